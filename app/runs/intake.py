@@ -322,7 +322,7 @@ class Intake:
                     continue
                 # The oldest is meant, also while it is told how it ended, or stops already: not the one behind it.
                 is_same = any(_was_stopped_just_before(earlier, at) for earlier in runs[:number])
-                if is_same or not may_be_meant(run, at):
+                if is_same or run.stop_requested_by is not None:
                     return False
                 return await self.stop_run(run.id, user=user, at=at)
         return False

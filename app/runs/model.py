@@ -255,7 +255,7 @@ class Run:
     """How often its message has been edited since it was accepted."""
     stop_requested_by: str | None = None
     stop_requested_at: datetime | None = None
-    """By Slack's clock when a message or Slack's own Stop asked: it names that message in its thread."""
+    """By Slack's clock when a message or Slack's own Stop asked: it names that message in its thread. Alone, without who asked: the run was being told how it ended."""
     outcome: Outcome | None = None
     """Set once it is decided; `state` follows when Slack has been told."""
     delivery: str = ""

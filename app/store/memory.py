@@ -87,7 +87,10 @@ class MemoryRunStore:
 
     async def request_stop(self, run_id: RunId, *, user: str, at: datetime) -> bool:
         run = self._runs.get(run_id)
-        if run is None or run.state.is_final or run.outcome or run.stop_requested_by is not None:
+        if run is None or run.state.is_final or run.stop_requested_by is not None:
+            return False
+        if run.outcome is not None:
+            self._runs[run_id] = replace(run, stop_requested_at=run.stop_requested_at or at)
             return False
         self._runs[run_id] = replace(run, stop_requested_by=user, stop_requested_at=at)
         return True
@@ -199,6 +202,9 @@ class MemoryLeases:
 
     async def lives(self, process: ProcessId) -> bool:
         return process == self.id
+
+    async def late(self) -> int:
+        return 0
 
     async def take_over(self) -> Sequence[Run]:
         accepted = []

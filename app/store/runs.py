@@ -302,17 +302,20 @@ class SqlRunStore:
         return await self._call(work)
 
     async def request_stop(self, run_id: RunId, *, user: str, at: datetime) -> bool:
-        statement = (
-            sa.update(runs)
-            .where(
-                runs.c.id == run_id,
-                _UNFINISHED,
-                runs.c.outcome.is_(sa.null()),
-                runs.c.stop_requested_by.is_(None),
-            )
-            .values(stop_requested_by=user, stop_requested_at=at)
+        of_run = sa.update(runs).where(
+            runs.c.id == run_id, _UNFINISHED, runs.c.stop_requested_at.is_(None)
         )
-        return await self._call(lambda connection: connection.execute(statement).rowcount == 1)
+        is_decided = runs.c.outcome.is_not(sa.null())
+        stopped = of_run.where(~is_decided).values(stop_requested_by=user, stop_requested_at=at)
+        noted = of_run.where(is_decided).values(stop_requested_at=at)
+
+        def work(connection: sa.Connection) -> bool:
+            is_new = connection.execute(stopped).rowcount == 1
+            if not is_new:
+                connection.execute(noted)
+            return is_new
+
+        return await self._call(work)
 
     async def stop_requested(self, run_ids: Sequence[RunId]) -> Mapping[RunId, str]:
         query = sa.select(runs.c.id, runs.c.stop_requested_by).where(

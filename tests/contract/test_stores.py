@@ -119,7 +119,7 @@ async def test_every_field_survives(store: RunStore) -> None:
     written = await store.get(run.id)
     assert written is not None
     unset = {f.name for f in fields(Run) if getattr(written, f.name) in (None, "", 0, ())}
-    assert unset == {"ended_at", "stop_requested_by", "stop_requested_at", "revision"}
+    assert unset == {"ended_at", "stop_requested_by", "revision"}
     assert written.started_at == T0 + timedelta(microseconds=250_001)
     assert written.checkpoint == CHECKPOINT
     assert written.part_ts == ("1.000003", "1.000004")
@@ -149,6 +149,19 @@ async def test_stop_is_recorded_once(store: RunStore) -> None:
     await store.update(other.id, state=RunState.SUCCEEDED)
     assert await store.request_stop(other.id, user="U1", at=T0) is False
     assert dict(await store.stop_requested([other.id])) == {}
+
+
+async def test_a_stop_that_comes_while_the_end_is_told_is_known_again(store: RunStore) -> None:
+    """Its moment is kept, and nothing is stopped by it; the first one counts."""
+    run = make_run()
+    await store.add(run)
+    await store.update(run.id, state=RunState.ANSWERING, outcome=OUTCOME)
+    for at in (T0, T0 + timedelta(seconds=9)):
+        assert await store.request_stop(run.id, user="U1", at=at) is False
+    told = await store.get(run.id)
+    assert told is not None
+    assert (told.stop_requested_by, told.stop_requested_at) == (None, T0)
+    assert dict(await store.stop_requested([run.id])) == {}
 
 
 async def test_changes_may_depend_on_the_state(store: RunStore) -> None:

@@ -7,10 +7,12 @@ import pytest
 
 from app.errors import ErrorCode
 from app.runs.testing import Outcome, RunState, SystemClock
-from tests.building import T0, make_run
+from tests.building import T0, make_request, make_run
 from tests.faults.building import POLICY, assert_ended_once, core_of, ended, request_of
 from tests.faults.plan_agent import ANSWER
 from tests.waiting import until
+
+ROOT = "1795302364.000100"
 
 
 @pytest.mark.alone
@@ -105,6 +107,21 @@ async def test_a_stop_does_not_change_an_end_that_is_recorded(tmp_path: Path) ->
         told = {result.error_code for _, result in core.replies.finished}
         assert told == {ErrorCode.QUEUE_FULL}
         assert (await ended(core, run.id)).state is RunState.FAILED
+
+
+async def test_a_stop_that_is_told_again_leaves_the_question_behind(tmp_path: Path) -> None:
+    """It came while the first one was being told, and again when that was over: it was meant for the first one."""
+    async with core_of(tmp_path) as core:
+        first, behind = make_request(), make_request(ts="1795302364.000300", thread_ts=ROOT)
+        for request in (first, behind):
+            await core.store.add(make_run(request))
+        outcome = Outcome(state=RunState.SUCCEEDED, answer="done")
+        await core.store.update(first.run_id, state=RunState.ANSWERING, outcome=outcome)
+        for state in (RunState.ANSWERING, RunState.SUCCEEDED):
+            await core.store.update(first.run_id, state=state)
+            stopping = core.intake.stop_thread(first.thread, user="U1", ts="1795302365.000100")
+            assert not await stopping
+        assert (await core.store.get(behind.run_id) or make_run()).stop_requested_at is None
 
 
 async def test_the_word_stop_stops_the_oldest_unfinished_run(tmp_path: Path) -> None:
