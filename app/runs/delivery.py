@@ -3,7 +3,7 @@
 import asyncio
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -13,10 +13,12 @@ from app.log import get_logger
 from app.markdown import Element, Kind, cells, closed, scan
 from app.runs.attempt import Attempt
 from app.runs.history import is_interrupted
-from app.runs.model import Outcome, Run, RunFileKind, RunState
+from app.runs.model import Delivery, Outcome, Run, RunFileKind, RunState
 from app.runs.policy import MAX_ATTEMPTS, RunPolicy
 from app.runs.ports import Advance, AgainIn, Done, RunChanges, RunPorts, RunTrace
 
+MAX_TOLD = 10
+"""Files that are not shared, by name."""
 _log = get_logger(__name__)
 
 
@@ -76,15 +78,16 @@ class Ending:
                 return await self.deliver(run, outcome, resumed=resumed, trace=own_trace)
         with trace.step("slack-update") as step:
             delivery = await self._ports.replies.finish(run, outcome, resumed=resumed)
-            if delivery.failure:
-                step.fail("delivery_failed", delivery.failure)
             step.set(parts=1 + len(delivery.part_ts))
-            if outcome.files and not delivery.failure:
-                await self._ports.replies.share(run, outcome.files, resumed=resumed)
-            if outcome.changes is not None and not delivery.failure:
-                await self._attach_patch(run, resumed=resumed)
-        if delivery.may_pass and self._ports.clock.now() - run.created_at < self._delivery_window():
+            unshared = {} if delivery.failure else await self._share(run, outcome, resumed=resumed)
+            for failed in (delivery, *unshared.values()):
+                if failed.failure:
+                    step.fail("delivery_failed", failed.failure)
+        if self._may_yet_pass(run, outcome, delivery, unshared.values()):
             return AgainIn(seconds=self._policy.timings.slack_retry_s)
+        if unshared:
+            text = not_shared([f"{name} ({failed.failure})" for name, failed in unshared.items()])
+            await self._ports.replies.tell_unshared(run, text, resumed=resumed)
         run = await self._ports.store.update(
             run.id,
             state=outcome.state,
@@ -101,17 +104,39 @@ class Ending:
         _log_end(run, outcome)
         return Done()
 
-    async def _attach_patch(self, run: Run, *, resumed: bool) -> None:
-        patch = await retry_store(lambda: self._ports.files.load(run.id, RunFileKind.PATCH))
+    async def _share(self, run: Run, outcome: Outcome, *, resumed: bool) -> Mapping[str, Delivery]:
+        """Shares the run's files and its patch; returns what failed of them, by their names."""
+        replies = self._ports.replies
+        found: dict[str, Delivery] = {}
+        if outcome.files:
+            delivery = await replies.share(run, outcome.files, resumed=resumed)
+            found |= {file.name: delivery for file in outcome.files}
+        patch = None
+        if outcome.changes is not None:
+            patch = await retry_store(lambda: self._ports.files.load(run.id, RunFileKind.PATCH))
         if patch:
-            await self._ports.replies.attach(
-                run, name=f"changes-{run.id}.patch", content=patch, resumed=resumed
-            )
+            name = f"changes-{run.id}.patch"
+            found[name] = await replies.attach(run, name=name, content=patch, resumed=resumed)
+        return {name: delivery for name, delivery in found.items() if delivery.failure}
 
-    def _delivery_window(self) -> timedelta:
-        """Returns how long after its acceptance a run may still be told; then the record says that it was not."""
-        longest_s = self._policy.queue_timeout_s + MAX_ATTEMPTS * self._policy.run_timeout_s
-        return timedelta(seconds=longest_s) + self._policy.timings.delivery_grace
+    def _may_yet_pass(
+        self, run: Run, outcome: Outcome, answer: Delivery, files: Iterable[Delivery]
+    ) -> bool:
+        """Whether telling it again later may work, and is not too late: then the record says that it was not told."""
+        now, timings = self._ports.clock.now(), self._policy.timings
+        if answer.may_pass:
+            longest_s = self._policy.queue_timeout_s + MAX_ATTEMPTS * self._policy.run_timeout_s
+            return now - run.created_at < timedelta(seconds=longest_s) + timings.delivery_grace
+        # With its answer there, the next message of the thread need not wait so long.
+        ended_at = (run.started_at or run.created_at) + timedelta(seconds=outcome.duration_s)
+        return any(one.may_pass for one in files) and now - ended_at < timings.sharing_grace
+
+
+def not_shared(problems: Sequence[str]) -> str:
+    """Returns the line that tells which files a thread does not get; each of one or more with why in parentheses."""
+    told, others = problems[:MAX_TOLD], len(problems) - MAX_TOLD
+    more = f", and {others} more" if others > 0 else ""
+    return f"Not shared: {', '.join(told)}{more}."
 
 
 def trace_waiting(run: Run, trace: RunTrace, *, now: datetime) -> None:

@@ -23,7 +23,7 @@ from pydantic import TypeAdapter, ValidationError
 from agent_scripts.events import TurnFinished
 from app.log import get_logger
 from app.runs.attempt import Attempt
-from app.runs.delivery import shorten
+from app.runs.delivery import not_shared, shorten
 from app.runs.history import Conversation, FileExchange, PlacedFile, UnreadableFileError
 from app.runs.model import Changes, Difference, SharedFile
 from app.runs.policy import FileSettings
@@ -382,11 +382,9 @@ def _placed(entries: Mapping[str, Any]) -> dict[str, PlacedFile]:
 
 OUTBOX = "out"
 SHARE_TIMEOUT_S = 120.0
-MAX_TOLD = 10
-"""Files that are not shared, by name."""
 _SHARED = ".orion/shared.json"
 """In the agent's home: digests of what was shared, by paths."""
-_LIST = r"find . -type f -printf '%s\t%P\0' | head -c 65536"
+_LIST = r"find . -type f -printf '%P\0' | head -c 65536"
 _LINK = re.compile(
     r"(!?)\[([^\[\]\n]{0,500})\]\((?![a-zA-Z][a-zA-Z0-9+.-]*:|[#/])((?:[^()\s]|\([^()\s]*+\))++)\)"
 )
@@ -414,7 +412,7 @@ async def share_files(
         async with asyncio.timeout(SHARE_TIMEOUT_S):
             paths = await outbox.paths() if attempt.tracker.steps else ()
             paths = (*paths, *pictures_of(text, cwd=cwd))
-            if attempt.exchange is None or not (paths or long):
+            if attempt.exchange is None or not (paths or long or outbox.problems):
                 return finished
             attempt.enter("Sharing files")
             with attempt.trace.step("share-files") as step:
@@ -428,9 +426,7 @@ async def share_files(
         _log.warning("file.unreadable", code=exc.code, reason=str(exc))
     attempt.shared = tuple(outbox.shared)
     if outbox.problems:
-        told, others = outbox.problems[:MAX_TOLD], len(outbox.problems) - MAX_TOLD
-        more = f", and {others} more" if others > 0 else ""
-        attempt.notes.append(f"Not shared: {', '.join(told)}{more}.")
+        attempt.notes.append(not_shared(outbox.problems))
     return replace(finished, text=_name_pictures(text))
 
 
@@ -505,8 +501,15 @@ class _Outbox:
             return ()
         if listed.exit_code != 0:
             return ()
-        entries = listed.stdout.decode("utf-8", "replace").split("\0")
-        names = (name for _, tab, name in (one.partition("\t") for one in entries) if tab)
+        names: list[str] = []
+        *found, cut = listed.stdout.split(b"\0")
+        for name in found:
+            try:
+                names.append(name.decode())
+            except UnicodeDecodeError:
+                self.problems.append(f"{name.decode(errors='replace')} (its name is no UTF-8)")
+        if cut:
+            self.problems.append("others (there are too many)")
         return [f"{self._directory}/{name}" for name in sorted(names)]
 
     async def _read(self, path: str) -> bytes:

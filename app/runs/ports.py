@@ -181,12 +181,16 @@ class ReplySink(Protocol):
         """
         ...
 
-    async def attach(self, run: Run, *, name: str, content: str, resumed: bool) -> None:
-        """Shares a text file in the thread; not again when `resumed` and one of that name is there. Never raises."""
+    async def attach(self, run: Run, *, name: str, content: str, resumed: bool) -> Delivery:
+        """Shares a text file in the thread; not again when `resumed` and one of that name is there. Raises: LeaseLostError."""
         ...
 
-    async def share(self, run: Run, files: Sequence[SharedFile], *, resumed: bool) -> None:
-        """Shares files that were uploaded, in one message of the thread; not again those that `resumed` finds there. Never raises."""
+    async def share(self, run: Run, files: Sequence[SharedFile], *, resumed: bool) -> Delivery:
+        """Shares files that were uploaded, in one message of the thread; not again those that `resumed` finds there. Raises: LeaseLostError."""
+        ...
+
+    async def tell_unshared(self, run: Run, text: str, *, resumed: bool) -> None:
+        """Tells the thread what of a run is not shared, and why; not again when `resumed` and it was told. Never raises."""
         ...
 
     async def show_ephemeral(self, thread: Thread, *, user: str, text: str) -> None:
@@ -363,7 +367,10 @@ class RunStore(Protocol):
         ...
 
     async def request_stop(self, run_id: RunId, *, user: str, at: datetime) -> bool:
-        """Records once that a run shall stop; False when the run is unknown, ended, or was asked to stop already."""
+        """Records once that a run shall stop; False when the run is unknown, ended, or was asked to stop already.
+
+        Of one that is being told how it ended only the moment is recorded: the same stop, when it is delivered again, is known.
+        """
         ...
 
     async def stop_requested(self, run_ids: Sequence[RunId]) -> Mapping[RunId, str]:

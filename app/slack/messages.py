@@ -23,6 +23,7 @@ Chunk = Mapping[str, Any]
 EVENT_TYPE: Final = "orion_run"
 ANNOUNCEMENT_PART: Final = -1
 CHANGE_PART: Final = -2
+UNSHARED_PART: Final = -3
 FIRST_NOTICE_PART: Final = -10_000
 """Of the first thing that is told of a run's pull request; that of the next one is one less."""
 FIRST_APPROVAL_PART: Final = -100

@@ -1,6 +1,6 @@
 """The ReplySink over Slack's Web API: one thinking message per run, which becomes the answer."""
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final
@@ -48,6 +48,7 @@ from app.slack.messages import (
     FIRST_APPROVAL_PART,
     FIRST_NOTICE_PART,
     REPOST_WORDS,
+    UNSHARED_PART,
     OwnMessages,
 )
 from app.slack.pull_request_card import render_notice
@@ -190,16 +191,24 @@ class SlackReplies:
                 return
             await self._messages.post(run.request, part, number=CHANGE_PART, in_channel=True)
 
-    async def attach(self, run: Run, *, name: str, content: str, resumed: bool) -> None:
-        async with self._posting(run, "attach"):
-            await self._messages.attach(
-                run.request, name=name, data=content.encode(), maybe_shared=resumed
-            )
+    async def attach(self, run: Run, *, name: str, content: str, resumed: bool) -> Delivery:
+        data = content.encode()
+        return await self._deliver_file(
+            run, self._messages.attach(run.request, name=name, data=data, maybe_shared=resumed)
+        )
 
-    async def share(self, run: Run, files: Sequence[SharedFile], *, resumed: bool) -> None:
+    async def share(self, run: Run, files: Sequence[SharedFile], *, resumed: bool) -> Delivery:
         names = {file.id: file.name for file in files}
-        async with self._posting(run, "share"):
-            await self._messages.share(run.request, names, maybe_shared=resumed)
+        return await self._deliver_file(
+            run, self._messages.share(run.request, names, maybe_shared=resumed)
+        )
+
+    async def tell_unshared(self, run: Run, text: str, *, resumed: bool) -> None:
+        part = MessagePart(blocks=(), text=escape(text))
+        async with self._posting(run, "tell_unshared"):
+            if resumed and UNSHARED_PART in await self._messages.find(run.request):
+                return
+            await self._messages.post(run.request, part, number=UNSHARED_PART)
 
     async def show_ephemeral(self, thread: Thread, *, user: str, text: str) -> None:
         arguments = {
@@ -317,6 +326,23 @@ class SlackReplies:
                 return ts
         return await self._messages.post(run.request, part, number=number)
 
+    async def _deliver_file(self, run: Run, sharing: Awaitable[None]) -> Delivery:
+        try:
+            async with within(self._api.policy.write_timeout_s):
+                await sharing
+        except SlackLeaseLost:
+            raise
+        except SlackFault as exc:
+            self._failed(run.id, "share", exc)
+            return Delivery(failure=exc.word, may_pass=not isinstance(exc, SlackRefusal))
+        except UnreadableFileError as exc:
+            self._log.warning(
+                "slack.update_failed", run_id=run.id, operation="share", error=exc.reason
+            )
+            return Delivery(failure=exc.reason)
+        self._status.posted(run.thread)
+        return Delivery()
+
     def _line_s(self, run: Run, method: str) -> float:
         return self._api.limits.line_s(method, run.request.channel)
 
@@ -335,10 +361,6 @@ class SlackReplies:
                 yield
         except SlackFault as exc:
             self._failed(run_id, operation, exc)
-        except UnreadableFileError as exc:
-            self._log.warning(
-                "slack.update_failed", run_id=run_id, operation=operation, error=exc.reason
-            )
 
     def _failed(self, run_id: RunId, operation: str, fault: SlackFault) -> None:
         self._log.warning(

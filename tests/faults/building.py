@@ -94,6 +94,10 @@ class JournalReplies:
     announced: list[str] = field(default_factory=list)
     shared: list[tuple[RunId, tuple[str, ...], bool]] = field(default_factory=list)
     """Of each call: the run, the names, and whether it was resumed."""
+    share_failures: list[Delivery] = field(default_factory=list)
+    """What becomes of the next files, in order; further ones are shared."""
+    unshared: list[tuple[str, bool]] = field(default_factory=list)
+    """What was told of files, and whether it was resumed."""
     refused: list[ErrorCode] = field(default_factory=list)
     ephemerals: list[tuple[str, str, str]] = field(default_factory=list)
     attached: list[tuple[str, str, str]] = field(default_factory=list)
@@ -148,12 +152,21 @@ class JournalReplies:
         del run
         self.changes.append((change, resumed))
 
-    async def attach(self, run: Run, *, name: str, content: str, resumed: bool) -> None:
+    async def attach(self, run: Run, *, name: str, content: str, resumed: bool) -> Delivery:
         del resumed
         self.attached.append((run.id, name, content))
+        return self._share()
 
-    async def share(self, run: Run, files: Sequence[SharedFile], *, resumed: bool) -> None:
+    async def share(self, run: Run, files: Sequence[SharedFile], *, resumed: bool) -> Delivery:
         self.shared.append((run.id, tuple(file.name for file in files), resumed))
+        return self._share()
+
+    def _share(self) -> Delivery:
+        return self.share_failures.pop(0) if self.share_failures else Delivery()
+
+    async def tell_unshared(self, run: Run, text: str, *, resumed: bool) -> None:
+        del run
+        self.unshared.append((text, resumed))
 
     async def show_ephemeral(self, thread: Thread, *, user: str, text: str) -> None:
         self.ephemerals.append((thread.thread_ts, user, text))

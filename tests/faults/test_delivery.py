@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from app.errors import ErrorCode
-from app.runs.testing import Outcome, Run, RunState
+from app.runs.testing import Delivery, Outcome, Run, RunState
 from tests.e2e.fault_table import fault
 from tests.faults.building import POLICY, SOON, core_of, ended, request_of
 from tests.faults.plan_agent import ANSWER
@@ -109,6 +109,43 @@ async def test_an_outage_of_slack_delays_but_loses_nothing(tmp_path: Path) -> No
         )
         assert run.attempt == 1
         assert core.replies.resumed == [True]
+
+
+FILES = [{"run": "mkdir out && printf 1 > out/a.txt && printf 2 > b"}, {"final": "the answer"}]
+
+
+async def test_files_outlast_an_outage(tmp_path: Path) -> None:
+    """What Slack does not take at once is shared a little later, for the answer speaks of it."""
+    async with core_of(tmp_path, replace(POLICY, timings=SOON)) as core:
+        core.replies.share_failures = [Delivery(failure="timeout", may_pass=True)] * 3
+        request = request_of(FILES)
+        await core.intake.accept(request)
+        run = await ended(core, request.run_id)
+        assert (run.state, run.delivery) == (RunState.SUCCEEDED, "sent")
+        assert [was_resumed for _, _, was_resumed in core.replies.shared] == [False, True, True]
+        assert core.replies.unshared == []
+
+
+@pytest.mark.parametrize(
+    ("failure", "grace"),
+    [
+        (Delivery(failure="timeout", may_pass=True), timedelta()),
+        (Delivery(failure="restricted_action"), timedelta(minutes=5)),
+    ],
+)
+async def test_files_that_slack_does_not_take_are_told(
+    tmp_path: Path, failure: Delivery, grace: timedelta
+) -> None:
+    """In the thread, by name and reason; the next message there does not wait for them any longer."""
+    policy = replace(POLICY, timings=replace(SOON, sharing_grace=grace))
+    async with core_of(tmp_path, policy) as core:
+        core.replies.share_failures = [failure, Delivery()]
+        request = request_of(FILES)
+        await core.intake.accept(request)
+        run = await ended(core, request.run_id)
+        assert (run.state, run.delivery) == (RunState.SUCCEEDED, "sent")
+        assert core.replies.unshared == [(f"Not shared: a.txt ({failure.failure}).", False)]
+        assert [name for _, name, _ in core.replies.attached] == [f"changes-{run.id}.patch"]
 
 
 async def test_a_question_that_an_outage_kept_waiting_is_told_so(tmp_path: Path) -> None:

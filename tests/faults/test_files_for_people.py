@@ -81,6 +81,7 @@ async def test_a_file_is_shared_again_only_when_it_has_changed(tmp_path: Path) -
         ({}, "printf 1 > out/hunter2; printf 1 > out/a", "[redacted] (there is a secret in it)"),
         ({}, ": > out/empty; printf 1 > out/a", "empty (it is empty)"),
         ({}, "printf 1 > out/refused; printf 1 > out/a", "refused (there is no shelf for it)"),
+        ({}, "printf 1 > out/$(printf 'b\\374'); printf 1 > out/a", "b\ufffd (its name is no UTF-8)"),
     ],
 )  # fmt: skip
 async def test_what_is_not_shared_is_told(
@@ -92,6 +93,18 @@ async def test_what_is_not_shared_is_told(
         assert run.state is RunState.SUCCEEDED
         assert run.result.answer == f"done\n\nNot shared: {told}."
         assert core.shelf.uploaded == [("a", b"1")]
+
+
+async def test_more_files_than_are_looked_at_are_told(tmp_path: Path) -> None:
+    """Not one by one: they are as many as an agent cares to leave."""
+    async with core_of(tmp_path, replace(POLICY, files_per_run=1)) as core:
+        script = (
+            "mkdir out; cd out; for n in $(seq 300); do printf 1 > $(printf 'z%0250d' $n); done"
+        )
+        run = await answered(core, leaving(script))
+        told = run.result.answer.removeprefix("done\n\nNot shared: ")
+        assert told.startswith("others (there are too many), z")
+        assert len(core.shelf.uploaded) == 1
 
 
 async def test_a_sandbox_that_is_lost_at_the_end_costs_the_files_alone(tmp_path: Path) -> None:

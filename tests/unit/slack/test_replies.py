@@ -11,7 +11,8 @@ import pytest
 
 from app.errors import ErrorCode, LeaseLostError
 from app.pull_requests.records import NOWHERE, Notice, NoticeKind
-from app.runs.testing import Progress, QueuePosition, Run, channel_change
+from app.runs.testing import Delivery, Progress, QueuePosition, Run, SharedFile, channel_change
+from app.slack.api import SHARE_METHOD
 from app.slack.connection import open_slack
 from tests.unit.pull_requests.building import make_pull
 from tests.unit.slack.placing import DONE, FREE, place
@@ -289,6 +290,32 @@ async def test_a_change_of_a_channels_defaults_is_told_to_all_of_it(
     assert "reset this channel's defaults." in slack_server.arguments("chat.postMessage")[1]["text"]
 
 
+@pytest.mark.parametrize(
+    ("status", "word", "may_pass"), [(200, "restricted_action", False), (503, "http_503", True)]
+)
+async def test_files_that_are_not_shared_are_no_secret(
+    slack: SlackConnection,
+    slack_server: SlackServer,
+    run: Run,
+    answer: type[Answer],
+    *,
+    status: int,
+    word: str,
+    may_pass: bool,
+) -> None:
+    """Slack's no is for good, its absence may pass; the thread is told once, also after a crash, and nobody is mentioned."""
+    slack_server.fail(SHARE_METHOD, *[answer(status=status, error=word)] * 9)
+    files = [SharedFile(id="F1", name="a.txt", size=1)]
+    shared = await slack.replies.share(run, files, resumed=False)
+    assert (shared.failure, shared.may_pass) == (word, may_pass)
+    for resumed in (False, True):
+        await slack.replies.tell_unshared(run, "Not shared: <!channel>.txt", resumed=resumed)
+    (posted,) = slack_server.arguments("chat.postMessage")
+    assert posted["text"] == "Not shared: &lt;!channel&gt;.txt"
+    slack_server.script[SHARE_METHOD].clear()
+    assert await slack.replies.share(run, files, resumed=False) == Delivery()
+
+
 async def test_who_has_lost_its_lease_writes_nothing(
     slack_options: SlackOptions, slack_server: SlackServer, run: Run
 ) -> None:
@@ -310,7 +337,8 @@ async def test_who_has_lost_its_lease_writes_nothing(
         with pytest.raises(LeaseLostError):
             await slack.replies.finish(placed, DONE, resumed=False)
         await slack.replies.announce(placed, DONE)
-        await slack.replies.attach(placed, name="a.patch", content="x", resumed=False)
+        with pytest.raises(LeaseLostError):
+            await slack.replies.attach(placed, name="a.patch", content="x", resumed=False)
     assert asked >= 4
     assert {method for method, _, _ in slack_server.calls} <= {"conversations.replies"}
 
