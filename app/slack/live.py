@@ -309,7 +309,9 @@ class LatePosts:
             if await self._has_turn(run, post):
                 post.ts = None
                 async with within(self._api.policy.write_timeout_s):
-                    post.ts = await self._messages.post(run.request, part, number=0, has_turn=True)
+                    post.ts = await self._answered_elsewhere(run) or await self._messages.post(
+                        run.request, part, number=0, has_turn=True
+                    )
         except SlackFault as exc:
             if isinstance(exc, SlackRefusal):
                 post.ts = ""
@@ -318,6 +320,14 @@ class LatePosts:
             )
         finally:
             post.done.set()
+
+    async def _answered_elsewhere(self, run: Run) -> str:
+        """Returns the ts of what another process has posted for the run meanwhile; empty when there is nothing, or it cannot be read."""
+        if self._api.limits.processes == 1:
+            return ""
+        with suppress(SlackRefusal):
+            return (await self._messages.find(run.request)).get(0, "")
+        return ""
 
     async def _has_turn(self, run: Run, post: _LatePost) -> bool:
         """Whether its turn came before it was withdrawn."""

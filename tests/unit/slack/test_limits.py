@@ -109,6 +109,28 @@ async def test_a_placeholder_that_was_late_becomes_the_answer(
     assert list(slack_server.messages.values())[-1]["blocks"][0]["text"] == "The answer."
 
 
+async def test_a_placeholder_is_not_posted_after_another_processs_answer(
+    slack_options: SlackOptions, slack_server: SlackServer, run: Run
+) -> None:
+    """Who accepts a message may be another process than who answers it, which posts the answer without waiting in this one's line."""
+    async with open_slack(slack_options) as front, open_slack(slack_options) as worker:
+        front.share_limits(2)
+        _, late = await until_late(front, run)
+        delivery = await worker.replies.finish(late, DONE, resumed=False)
+        async with asyncio.timeout(10):
+            while not slack_server.arguments("conversations.replies")[
+                1:
+            ]:  # the worker has looked, too
+                await asyncio.sleep(0.05)
+            assert await front.replies.finish(late, DONE, resumed=False) == delivery
+    own = [
+        message
+        for message in slack_server.messages.values()
+        if message["metadata"]["event_payload"]["run_id"] == late.id
+    ]
+    assert [message["blocks"][0]["text"] for message in own] == ["The answer."]
+
+
 async def test_a_placeholder_is_not_forgotten_by_who_gave_up_waiting_for_it(
     slack: SlackConnection, slack_server: SlackServer, run: Run, answer: type[Answer]
 ) -> None:
