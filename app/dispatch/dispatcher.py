@@ -368,10 +368,15 @@ class RunDispatcher:
     async def _release(self, run_id: RunId, *, after_s: float) -> None:
         while True:
             try:
-                return await self._leases.release(run_id, after_s=after_s)
+                await self._lease.confirm()
+                await self._leases.release(run_id, after_s=after_s)
+            except LeaseLostError:
+                return  # it is another's, or this process has it anew
             except Exception as exc:  # noqa: BLE001 - whatever ails the database: nobody else can have it
                 _log.debug("run.not_released", run_id=run_id, error=type(exc).__name__)
                 await asyncio.sleep(RELEASE_PAUSE_S)
+            else:
+                return
 
     async def _end(self, run_id: RunId, handlers: RunHandlers) -> None:
         """Ends it, however long that takes: as long as this process has it, nobody else does."""

@@ -24,6 +24,10 @@ RETRY_INTERVAL_S = 0.5
 CONFIRM_TIMEOUT_S = 300.0
 PUNCTUAL_ROUNDS = 2
 """Renewals in time before others may be given up for dead: after an outage of the database all of them are late."""
+SETTLE_S, SETTLE_INTERVAL_S = RENEW_INTERVAL_S + 2.0, 0.25
+"""So long who starts waits for those that are late, for the same reason, and between two looks at them."""
+TAKE_OVER_TIMEOUT_S = 8.0
+"""By a slow database: with what comes before the next renewal it is less than a lease."""
 
 _log = get_logger(__name__)
 _bound_to: ContextVar[int] = ContextVar("lease")
@@ -56,6 +60,10 @@ class Leases(Protocol):
 
     async def renew(self) -> int:
         """Says that this process lives; returns how many do, or 0 when it was given up for dead: nothing is its own any more."""
+        ...
+
+    async def late(self) -> int:
+        """Returns how many processes are known whose time is over: they are dead, or have not reached the database."""
         ...
 
     async def take_over(self) -> Sequence[Run]:
@@ -134,7 +142,7 @@ class ProcessLease:
         """Returns when what this process has is its own; waits while the database is away, and ends nothing meanwhile.
 
         Raises:
-            LeaseLostError: this process was given up for dead.
+            LeaseLostError: this process was given up for dead, or has given all back.
             TimeoutError: the database has been away for 300 s.
         """
         self._require_bound()
@@ -155,7 +163,7 @@ class ProcessLease:
 
     def _require_bound(self) -> None:
         if _bound_to.get(self._number) != self._number:
-            raise LeaseLostError("this process was given up for dead, and is another one now")
+            raise LeaseLostError("this process has given up what it had, and is another one now")
 
     def tell(self, hear: Callable[[int], None]) -> None:
         """Has `hear` called with the number of living processes whenever it has changed."""
@@ -177,10 +185,18 @@ class ProcessLease:
             await self._leases.join()
             self._renewed_s = started_s
 
+    async def settle(self) -> None:
+        """Waits a while for processes that are late, so that after an outage of the database none that lives is taken for dead."""
+        for _ in range(round(SETTLE_S / SETTLE_INTERVAL_S)):
+            if not await self._leases.late():
+                return
+            await asyncio.sleep(SETTLE_INTERVAL_S)
+
     async def leave(self) -> None:
-        """Gives all back; this process is known no more."""
+        """Gives all back; this process is known no more, and what is bound to its lease does nothing more."""
         self._is_over = True
         async with self._lock:
+            self._number += 1
             await self._leases.leave()
 
     async def keep(self) -> None:
@@ -199,7 +215,8 @@ class ProcessLease:
                     continue
                 punctual, is_sick = 0 if is_late else punctual + 1, False
                 if punctual >= PUNCTUAL_ROUNDS and self._attendant is not None:
-                    await self._attendant.take_over()
+                    async with asyncio.timeout(TAKE_OVER_TIMEOUT_S):
+                        await self._attendant.take_over()
             except Exception as exc:  # noqa: BLE001 - must outlive a sick database
                 if not is_sick:
                     _log.warning("lease.not_renewed", error=type(exc).__name__, reason=str(exc))
@@ -234,13 +251,19 @@ def _now_s() -> float:
 
 
 @asynccontextmanager
-async def open_lease(leases: Leases) -> AsyncIterator[ProcessLease]:
-    """Makes this process known while the block runs."""
+async def open_lease(leases: Leases, *, is_brief: bool = False) -> AsyncIterator[ProcessLease]:
+    """Makes this process known while the block runs, which begins when no other one is late; unless it `is_brief`, and takes nothing over at its start.
+
+    Raises:
+        OSError: the database cannot be reached.
+    """
     lease = ProcessLease(leases)
     await lease.join()
     async with open_task_group() as group:
         keeping = group.create_task(lease.keep(), name="lease") if leases.is_shared else None
         try:
+            if leases.is_shared and not is_brief:
+                await lease.settle()
             yield lease
         finally:
             if keeping is not None:

@@ -133,6 +133,10 @@ class SqlLeases:
         working = [process for process in await self.living() if process.is_working]
         return bool(working) and working[0].id == self.id
 
+    async def late(self) -> int:
+        query = sa.select(sa.func.count()).where(processes.c.alive_until < Now())
+        return await self._call(lambda connection: connection.execute(query).scalar_one())
+
     async def take_over(self) -> Sequence[Run]:
         dead = sa.delete(processes).where(processes.c.alive_until < Now())
         owner_lives = sa.exists().where(processes.c.id == runs.c.owner)

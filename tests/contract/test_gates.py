@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from app.dispatch.lease import SURE_S, ProcessLease
+from app.dispatch.lease import SETTLE_S, SURE_S, ProcessLease, open_lease
 from app.errors import LeaseLostError
 from app.store.memory import MemoryRunStore
 from sandbox_runtime.task_group import open_task_group
@@ -18,12 +18,20 @@ class Shared:
     def __init__(self) -> None:
         self.lives = True
         self.failures = 0
+        self.late_processes = 0
         self.asked = 0
         self.answers = asyncio.Event()
         self.answers.set()
 
     async def join(self) -> None:
         self.lives = True
+
+    async def leave(self) -> None:
+        self.lives = False
+
+    async def late(self) -> int:
+        self.late_processes = max(self.late_processes - 1, 0)
+        return self.late_processes
 
     async def renew(self) -> int:
         self.asked += 1
@@ -93,6 +101,37 @@ async def test_who_was_given_up_does_nothing_even_after_it_has_come_back() -> No
         may_go_on.set()
     assert refused == [True, True]
     await lease.confirm()
+
+
+async def test_who_has_given_all_back_does_nothing_for_it() -> None:
+    """Though its lease is not over yet: a task that does not end in time could still be at work. What is not a run's goes on."""
+    leases = Shared()
+    lease = ProcessLease(leases)  # type: ignore[arg-type]
+    await lease.join()
+    async with open_task_group() as group:
+
+        async def work() -> bool:
+            lease.bind()
+            await lease.confirm()
+            await lease.leave()
+            return await _refused(lease)
+
+        working = group.create_task(work())
+    assert working.result()
+    await lease.confirm()
+
+
+async def test_who_starts_waits_for_those_that_are_late() -> None:
+    """After an outage of the database they live all the same, and say so soon; not for long, and not who is there for a moment."""
+    leases = Shared()
+    leases.late_processes = 3
+    async with asyncio.timeout(SETTLE_S), open_lease(leases):  # type: ignore[arg-type]
+        assert leases.late_processes == 0
+    leases.late_processes = 1_000
+    async with asyncio.timeout(SETTLE_S), open_lease(leases, is_brief=True):  # type: ignore[arg-type]
+        assert leases.late_processes == 1_000
+    async with asyncio.timeout(2 * SETTLE_S), open_lease(leases):  # type: ignore[arg-type]
+        assert 0 < leases.late_processes < 1_000
 
 
 async def test_who_asks_while_it_comes_back_is_refused_too() -> None:
