@@ -159,6 +159,7 @@ class Role(StrEnum):
     """What one Orion process does. Each role but `WHOLE` needs a database that several processes can use (PostgreSQL)."""
 
     WHOLE = "serve"
+    """Hears of messages, places them and advances them."""
     FRONT = "serve --no-work"
     """Hears of messages and places them; others advance them."""
     WORKER = "worker"
@@ -254,7 +255,7 @@ async def open_outside(
             place=f"{place} {provider.name}" if is_local else "", is_working=role.is_working
         )
         leases = overrides.wrap("leases", store.leases)
-        lease = await stack.enter_async_context(open_lease(leases))
+        lease = await stack.enter_async_context(open_lease(leases, is_brief=role.is_brief))
         await _refuse_other_places(store, provider.name)
         slack = await stack.enter_async_context(
             open_slack(slack_options(settings, tracer), may_write=lease.confirm)

@@ -284,7 +284,7 @@ class _Person:
         return _outcome(attempt) | {"text": text}
 
     async def home(self, user: str = YOU) -> JsonObject:
-        """What the app shows a person who opens its Home tab."""
+        """Returns what a person who opens the app is shown: `view` of its Home tab, `prompts` and `titles` of its direct message."""
         channel = self._workspace.channel(user).id
         titles = self._workspace.titles.items()
         return {
