@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import partial
 
 import httpx
 
@@ -12,8 +11,8 @@ from app.brokerage.broker import ModelsBroker, Upstream, create_broker_app
 from app.brokerage.endpoints import PublicBroker
 from app.brokerage.registry import GrantRegistry
 from app.brokerage.sharing import open_sharing
-from app.compose.brokers import read_account
-from app.runs.testing import Budgets, Ledger, Price, Prices, SystemClock
+from app.compose.brokers import AccountReader, ApprovalsOf
+from app.runs.testing import Budgets, Ledger, Price, Prices, Run, RunApprovals, SystemClock
 from app.store.runs import SqlRunStore, open_store
 from app.web.hosting import serve
 from tests.plain_http import NO_TLS
@@ -23,6 +22,12 @@ DOLLAR = Decimal(1)
 PRICES = Prices({MODEL: Price(input=DOLLAR, output=DOLLAR, cache_read=DOLLAR, cache_write=DOLLAR)})
 OPERATORS_KEY = "sk-of-the-operator-1"
 SECRET = "seals-the-keys-of-people-for-these-tests"  # noqa: S105
+
+
+def asks_nobody(run: Run) -> RunApprovals | None:
+    """There are no rules."""
+    del run
+    return None
 
 
 @dataclass(kw_only=True)
@@ -47,6 +52,7 @@ async def open_process(
     budgets: Budgets | None = None,
     key: bytes | None = None,
     port: int = 0,
+    approvals_of: ApprovalsOf = asks_nobody,
 ) -> AsyncIterator[Process]:
     """Opens one with ORION_DATABASE_URL and models at that address. `key`: of tokens, another one than the database's; `port`: 0 = any."""
     clock = SystemClock()
@@ -62,7 +68,12 @@ async def open_process(
         await ledger.load()
         signing_key = key or (await store.installation.load()).signing_key
         registry = GrantRegistry(signing_key=signing_key, clock=clock)
-        read = partial(read_account, store, ledger, store.own_keys([SECRET]))
+        read = AccountReader(
+            store=store,
+            ledger=ledger,
+            own_keys=store.own_keys([SECRET]),
+            approvals_of=approvals_of,
+        )
         await stack.enter_async_context(
             open_sharing(registry, store=store.grants, read_account=read)
         )

@@ -16,7 +16,7 @@ from typing import Protocol
 from app.aio import open_task_group, retry_store
 from app.brokerage.registry import GrantRegistry, LiveGrant, record_effect
 from app.log import get_logger
-from app.runs.broker import GrantHooks, ModelGrant
+from app.runs.broker import GrantHooks, ModelGrant, RunApprovals
 from app.runs.budget import Spending
 from app.runs.model import GrantNews, ModelCall, ReportedCall
 from app.runs.request import RunId
@@ -70,12 +70,14 @@ class GrantStore(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """What a run that another process owns has spent, and its person's own key, as this process knows them."""
+    """What a run that another process owns has spent, its person's own key, and whom it asks, as this process knows them."""
 
     spending: Spending | None
     """None = it is no run's, and asks no model."""
     own_key: str = field(default="", repr=False)
     """Of the person who asked, where the grant is for that."""
+    approvals: RunApprovals | None = None
+    """How the run asks people; None = it does not, and no rule says so."""
 
 
 ReadAccount = Callable[[ModelGrant, Account | None], Awaitable[Account | None]]
@@ -194,6 +196,7 @@ class SharedGrants:
             on_call=partial(self._report, run_id, account),
             on_effect=partial(self._note_effect, run_id),
             refusal=account.spending.find_refusal if account.spending else None,
+            approvals=account.approvals,
         )
 
     def _report(self, run_id: RunId, account: Account, call: ModelCall) -> None:

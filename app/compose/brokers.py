@@ -4,8 +4,9 @@ import asyncio
 import os
 import secrets
 import shutil
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -34,10 +35,10 @@ from app.compose.models import (
     own_source,
 )
 from app.egress.proxy import EgressProxy
-from app.runs.broker import ModelBroker, ModelGrant
+from app.runs.broker import ModelBroker, ModelGrant, RunApprovals
 from app.runs.budget import Ledger
 from app.runs.history import Judge, NoJudge
-from app.runs.model import SystemClock
+from app.runs.model import Run, SystemClock
 from app.runs.ports import OwnKeyStore, RunPorts, RunStore
 from app.runs.session import Session
 from app.settings.settings import Settings
@@ -123,40 +124,56 @@ async def open_judge(settings: Settings) -> AsyncIterator[Judge]:
         )
 
 
+ApprovalsOf = Callable[[Run], RunApprovals | None]
+"""Returns how a run asks people; None = it asks them nothing."""
+
+
 @asynccontextmanager
 async def share_grants(
-    settings: Settings, broker: SocketBroker, store: GrantStore, ports: RunPorts
+    settings: Settings,
+    broker: SocketBroker,
+    store: GrantStore,
+    ports: RunPorts,
+    *,
+    approvals_of: ApprovalsOf,
 ) -> AsyncIterator[None]:
     """Lets all processes on a database serve sandboxes that reach the public address, while the block runs; nothing where there is one."""
     if isinstance(settings.database, Path) or not settings.service.public_url:
         yield
         return
-    read = partial(read_account, ports.store, ports.ledger, ports.own_keys)
+    read = AccountReader(
+        store=ports.store, ledger=ports.ledger, own_keys=ports.own_keys, approvals_of=approvals_of
+    )
     async with open_sharing(broker.registry, store=store, read_account=read):
         yield
 
 
-async def read_account(
-    store: RunStore,
-    ledger: Ledger,
-    own_keys: OwnKeyStore,
-    grant: ModelGrant,
-    earlier: Account | None,
-) -> Account | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountReader:
     """Implements ReadAccount from the database that processes share."""
-    if not grant.models:
-        return Account(spending=None)
-    spent = earlier.spending if earlier else None
-    if spent is not None and spent.is_own_key == bool(grant.own_key_protocol):
-        await spent.load()
-        return earlier
-    run = await store.get(grant.run_id)
-    if run is None:
-        return None
-    spending = await ledger.load_spending(run)
-    spending.is_own_key = bool(grant.own_key_protocol)
-    keys = await own_keys.of(run.request.team, run.request.user)
-    return Account(spending=spending, own_key=keys.get(grant.own_key_protocol, ""))
+
+    store: RunStore
+    ledger: Ledger
+    own_keys: OwnKeyStore
+    approvals_of: ApprovalsOf
+
+    async def __call__(self, grant: ModelGrant, earlier: Account | None) -> Account | None:
+        spent = earlier.spending if earlier else None
+        if spent is not None and spent.is_own_key == bool(grant.own_key_protocol):
+            await spent.load()
+            return earlier
+        if earlier is not None and not grant.models:
+            return earlier
+        run = await self.store.get(grant.run_id)
+        if not grant.models:
+            return Account(spending=None, approvals=self.approvals_of(run) if run else None)
+        if run is None:
+            return None
+        spending = await self.ledger.load_spending(run)
+        spending.is_own_key = bool(grant.own_key_protocol)
+        keys = await self.own_keys.of(run.request.team, run.request.user)
+        own_key = keys.get(grant.own_key_protocol, "")
+        return Account(spending=spending, own_key=own_key, approvals=self.approvals_of(run))
 
 
 @asynccontextmanager

@@ -252,8 +252,11 @@ async def open_core(
             open_ledger(settings, adapters.spending, clock, permissions=policy.permissions)
         )
         ports = _join_ports(outside, ledger=ledger, masker=masker, clock=clock)
+        desk = ApprovalDesk(ports, dispatcher=dispatcher, policy=policy)
         await stack.enter_async_context(
-            share_grants(settings, outside.broker, adapters.store.grants, ports)
+            share_grants(
+                settings, outside.broker, adapters.store.grants, ports, approvals_of=desk.of
+            )
         )
         runtimes = RuntimeFactory(
             settings=settings,
@@ -280,7 +283,6 @@ async def open_core(
             live_logs.clear()
         if adapters.store.leases.is_shared:
             directory.share()
-        desk = ApprovalDesk(ports, dispatcher=dispatcher, policy=policy)
         service = RunService(
             ports,
             dispatcher=dispatcher,

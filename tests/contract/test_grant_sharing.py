@@ -12,24 +12,30 @@ import pytest
 from fastapi import FastAPI, Request, Response
 
 from app.aio import open_task_group
+from app.approvals.rules import Deed, DeedKind
 from app.brokerage.registry import (
     LiveGrant,
     RequestKind,
     create_token,
+    let_do,
     record_effect,
 )
 from app.brokerage.sharing import CHECKED_S, TAKE_INTERVAL_S
 from app.errors import LeaseLostError
 from app.runs.testing import (
+    Before,
     Budgets,
     GrantHooks,
     ModelCall,
     ModelGrant,
+    NotApprovedError,
     Run,
+    RunApprovals,
     RunId,
     RunState,
     Spending,
 )
+from app.store.runs import open_store
 from app.web.hosting import serve
 from tests.building import make_run
 from tests.postgres import unreachable
@@ -345,6 +351,46 @@ async def test_a_grant_is_kept_between_slices_at_every_process(postgres_url: str
         assert not before.calls
 
 
+@pytest.mark.parametrize("models", [(MODEL,), ()], ids=["models", "tools alone"])
+async def test_what_is_not_allowed_is_let_through_nowhere(
+    postgres_url: str, models: tuple[str, ...]
+) -> None:
+    """Rules hold at a process that did not begin the run, also where it had an account of it, and between two slices."""
+    asked: list[tuple[RunId, str]] = []
+
+    def approvals_of(run: Run) -> RunApprovals:
+        async def approve(deed: Deed, before: Before) -> None:
+            del before
+            asked.append((run.id, deed.target))
+            raise NotApprovedError("not allowed here")
+
+        async def state_of(kind: DeedKind) -> None:
+            del kind
+
+        return RunApprovals(
+            approve=approve, covers=lambda _deed: True, state_of=state_of, max_wait_s=60
+        )
+
+    deed = Deed(kind=DeedKind.TOOL, target="notes.note")
+    async with open_world(postgres_url) as world:
+        executed, grant = await begin(world.one, world.run), grant_of(world.run)
+        grant = replace(grant, models=models)
+        asking = partial(open_process, world.url, world.model_url, approvals_of=approvals_of)
+        async with asking() as first, asking() as other:
+            async with first.broker.open_grant(grant, executed.hooks) as token:
+                for _ in range(2):
+                    with pytest.raises(NotApprovedError):
+                        await let_do(await _admit(other, token), deed)
+                    await asyncio.sleep(CHECKED_S)
+                first.broker.keep(grant.run_id)
+            for process in (first, other):
+                with pytest.raises(NotApprovedError):
+                    await let_do(await _admit(process, token), deed)
+    assert asked == [(world.run.id, "notes.note")] * 4
+    record = await _record(postgres_url, world.run.id)
+    assert not record.has_outside_effect
+
+
 @pytest.mark.parametrize("is_same", [True, False], ids=["same process", "other process"])
 async def test_what_is_in_flight_when_a_slice_ends_is_counted_by_the_next(
     world: World, *, is_same: bool
@@ -408,6 +454,13 @@ async def _admit(process: Process, token: str) -> LiveGrant:
         live = await process.registry.admit(request, held, RequestKind.MCP)
     assert isinstance(live, LiveGrant)
     return live
+
+
+async def _record(url: str, run_id: RunId) -> Run:
+    async with open_store(url) as store:
+        run = await store.get(run_id)
+    assert run is not None
+    return run
 
 
 async def _reported(world: World) -> bool:
