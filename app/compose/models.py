@@ -7,6 +7,7 @@ from pydantic import SecretStr
 
 from agent_scripts.adapter import AgentPaths, ModelProtocol
 from agent_scripts.registry import agent_names, agent_spec, create_adapter
+from app.approvals.rules import Decision, DeedKind
 from app.runs.policy import FollowUps
 from app.runs.selection import CatalogAgent, Source
 from app.settings.agents import ModelsSettings
@@ -161,6 +162,9 @@ def _missing_for_functions(settings: Settings) -> Iterator[str]:
     name = settings.sandbox.provider
     if name != "auto" and not provider_spec(name).is_cloud:
         yield f"ORION_SANDBOX: functions need a cloud's sandboxes (is {name!r})"
+    for rule in settings.toml.approvals:
+        if rule.decision is Decision.ASK and rule.kind not in (DeedKind.TOOL, DeedKind.HOST):
+            yield f"orion.toml, [[approvals]]: {rule.kind} = {rule.pattern!r} asks people, and a function cannot wait for them; allow or deny it"
 
 
 def key_headers(protocol: ModelProtocol, source: ModelSource) -> Mapping[str, str]:

@@ -326,6 +326,8 @@ class ApprovalDesk:
                             await changed.wait()
                     changed.clear()
                     with suppress(OSError):
+                        if approval.until <= self._ports.clock.now():
+                            await self.keep()  # functions have nobody who does it every few seconds
                         approval = await self._ports.approvals.get(approval.id) or approval
         return approval
 

@@ -297,9 +297,7 @@ async def test_in_time_nobody_said_anything(tmp_path: Path) -> None:
     async with scene_of(tmp_path, approval_timeout_s=LOCAL_S) as scene:
         waiting = scene.group.create_task(scene.approved())
         await scene.card()
-        await asyncio.sleep(LOCAL_S)
-        await scene.desk.keep()
-        assert "no refusal" in await waiting
+        assert "no refusal" in await waiting  # though nobody else looks for what is over
         await scene.press("U1")
         assert "its time is over" in scene.replies.ephemerals[0][2]
         assert scene.replies.cards[-1].state is ApprovalState.EXPIRED

@@ -1,5 +1,6 @@
 """What Orion must have, and cannot have, as functions of Vercel's."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,21 @@ def test_nothing_is_missing() -> None:
     assert _missing() == ""
     settings = load_settings(env_file=None, given=RIGHT, toml=None)
     assert settings.service.state_dir == Path("/tmp/orion")  # noqa: S108 - a function's own
+
+
+@pytest.mark.parametrize("kind", ["push", "pull_request", "own_key"])
+def test_what_functions_cannot_wait_for(kind: str, tmp_path: Path) -> None:
+    """A tool's call is asked for again by its agent; for these Orion itself would have to stay."""
+    pattern = "anthropic" if kind == "own_key" else "acme/*"
+    (tmp_path / "orion.toml").write_text(
+        f'[[approvals]]\ntool = "notes.*"\ndecision = "ask"\n[[approvals]]\n{kind} = "{pattern}"\ndecision = "ask"\n'
+    )
+    given = RIGHT | {"ORION_MCP_CONFIG_FILE": str(tmp_path / "mcp.json")}
+    server = {"type": "http", "url": "https://notes.example.com"}
+    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"notes": server}}))
+    settings = load_settings(env_file=None, given=given, toml=tmp_path / "orion.toml")
+    (line,) = missing_for_serving(settings)
+    assert line.startswith(f"orion.toml, [[approvals]]: {kind} = ")
 
 
 @pytest.mark.parametrize(
