@@ -13,7 +13,7 @@ from app.log import get_logger
 from app.markdown import Element, Kind, cells, closed, scan
 from app.runs.attempt import Attempt
 from app.runs.history import is_interrupted
-from app.runs.model import Delivery, Outcome, Run, RunFileKind, RunState
+from app.runs.model import SENT, Delivery, Outcome, Run, RunFileKind, RunState
 from app.runs.policy import MAX_ATTEMPTS, RunPolicy
 from app.runs.ports import Advance, AgainIn, Done, RunChanges, RunPorts, RunTrace
 
@@ -77,25 +77,29 @@ class Ending:
                     trace_waiting(run, own_trace, now=self._ports.clock.now())
                 return await self.deliver(run, outcome, resumed=resumed, trace=own_trace)
         with trace.step("slack-update") as step:
-            delivery = await self._ports.replies.finish(run, outcome, resumed=resumed)
+            if run.delivery == SENT:
+                delivery = Delivery(reply_ts=run.reply_ts or "", part_ts=run.part_ts)
+            else:
+                delivery = await self._ports.replies.finish(run, outcome, resumed=resumed)
             step.set(parts=1 + len(delivery.part_ts))
             unshared = {} if delivery.failure else await self._share(run, outcome, resumed=resumed)
             for failed in (delivery, *unshared.values()):
                 if failed.failure:
                     step.fail("delivery_failed", failed.failure)
+        told: RunChanges = {
+            "delivery": delivery.text,
+            "reply_ts": delivery.reply_ts or run.reply_ts or "",
+            "part_ts": delivery.part_ts,
+        }
         if self._may_yet_pass(run, outcome, delivery, unshared.values()):
+            if not delivery.failure:
+                await retry_store(lambda: self._ports.store.update(run.id, **told))
             return AgainIn(seconds=self._policy.timings.slack_retry_s)
         if unshared:
             text = not_shared([f"{name} ({failed.failure})" for name, failed in unshared.items()])
             await self._ports.replies.tell_unshared(run, text, resumed=resumed)
-        run = await self._ports.store.update(
-            run.id,
-            state=outcome.state,
-            delivery=delivery.text,
-            reply_ts=delivery.reply_ts or run.reply_ts or "",
-            part_ts=delivery.part_ts,
-            ended_at=self._ports.clock.now(),
-        )
+        ended: RunChanges = {"state": outcome.state, "ended_at": self._ports.clock.now()}
+        run = await self._ports.store.update(run.id, **(told | ended))
         trace.finish(outcome, delivery=delivery.text)
         threshold_s = self._policy.announce_after_s
         is_waited_for = not run.request.is_bot and not delivery.failure
@@ -128,7 +132,10 @@ class Ending:
             longest_s = self._policy.queue_timeout_s + MAX_ATTEMPTS * self._policy.run_timeout_s
             return now - run.created_at < timedelta(seconds=longest_s) + timings.delivery_grace
         # With its answer there, the next message of the thread need not wait so long.
-        ended_at = (run.started_at or run.created_at) + timedelta(seconds=outcome.duration_s)
+        ended_at = run.created_at
+        if run.deadline_at is not None:  # its last attempt's
+            took_s = outcome.duration_s - self._policy.run_timeout_s
+            ended_at = run.deadline_at + timedelta(seconds=took_s)
         return any(one.may_pass for one in files) and now - ended_at < timings.sharing_grace
 
 

@@ -84,10 +84,11 @@ class NoJudge:
 class UnreadableFileError(Exception):
     """A file of a message cannot be had."""
 
-    def __init__(self, reason: str) -> None:
-        """`reason`: for the person who attached it; lower case, no full stop."""
+    def __init__(self, reason: str, *, may_pass: bool = False) -> None:
+        """`reason`: for the person who attached it; without a full stop. `may_pass`: trying again later may work."""
         super().__init__(reason)
         self.reason = reason
+        self.may_pass = may_pass
 
 
 class FileExchange(Protocol):
@@ -297,7 +298,7 @@ def meanwhile(request: RunRequest) -> str:
 
 def is_interrupted(run: Run, requests: Iterable[RunRequest]) -> bool:
     """Whether the run was stopped for one of these requests, to be answered with it."""
-    at = run.stop_requested_at
+    at = run.stop_requested_at if run.stop_requested_by is not None else None
     return at is not None and any(request.asked_at == at for request in requests)
 
 

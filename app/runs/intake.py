@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from app.log import get_logger
 from app.runs.approvals import ApprovalDesk, Press
-from app.runs.model import WAITING_STATES, Run, RunFileKind, RunState
+from app.runs.model import SENT, WAITING_STATES, Run, RunFileKind, RunState
 from app.runs.policy import RunPolicy, may_stop, why_no_follow_up
 from app.runs.ports import Dispatcher, RunPorts
 from app.runs.progress import last_lines
@@ -318,7 +318,7 @@ class Intake:
             if any(run.stop_requested_at == at for run in runs):
                 return False
             for number, run in enumerate(runs):
-                if run.state.is_final or run.request.asked_at >= at:
+                if run.state.is_final or run.delivery == SENT or run.request.asked_at >= at:
                     continue
                 # The oldest is meant, also while it is told how it ended, or stops already: not the one behind it.
                 is_same = any(_was_stopped_just_before(earlier, at) for earlier in runs[:number])

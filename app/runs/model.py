@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import NewType, Protocol
+from typing import Final, NewType, Protocol
 
 from app.egress.tally import HostUse
 from app.errors import ErrorCode
@@ -392,6 +392,10 @@ class Progress:
         return (self.phase, self.tools, self.plan, self.steps)
 
 
+SENT: Final = "sent"
+"""As `Run.delivery`: its answer stands."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
     """Whether the thread was told."""
@@ -406,7 +410,7 @@ class Delivery:
 
     @property
     def text(self) -> str:
-        return f"failed({self.failure})" if self.failure else "sent"
+        return f"failed({self.failure})" if self.failure else SENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

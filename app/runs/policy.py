@@ -75,7 +75,7 @@ class RunTimings:
     """Before a run is looked at again that something else has begun to end."""
     delivery_grace: timedelta = timedelta(minutes=15)
     """An outage of Slack may outlast a run by this much without losing its answer."""
-    sharing_grace: timedelta = timedelta(minutes=5)
+    sharing_grace: timedelta = timedelta(minutes=2)
     """Files are shared so long after their run has ended, if Slack does not take them at once."""
     close_interval_s: float = 5.0
     """Between two looks for idle sandboxes whose time is over."""

@@ -76,7 +76,8 @@ class SlackFiles:
             timeout = aiohttp.ClientTimeout(total=FETCH_TIMEOUT_S)
             async with self._session.post(url, data=data, timeout=timeout) as response:
                 if response.status != HTTPStatus.OK:
-                    raise UnreadableFileError(f"Slack answers {response.status}")
+                    may_pass = response.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+                    raise UnreadableFileError(f"Slack answers {response.status}", may_pass=may_pass)
             return file_id
 
     async def _ask(self, file: AttachedFile) -> AttachedFile:
@@ -162,6 +163,8 @@ async def _mapped_errors() -> AsyncIterator[None]:
         async with asyncio.timeout(FETCH_TIMEOUT_S):
             yield
     except TimeoutError as exc:
-        raise UnreadableFileError("Slack took too long to give it") from exc
+        raise UnreadableFileError("Slack took too long over it", may_pass=True) from exc
+    except SlackRefusal as exc:
+        raise UnreadableFileError(f"Slack refuses it: {exc.word}") from exc
     except (aiohttp.ClientError, SlackFault, OSError, ValueError) as exc:
-        raise UnreadableFileError("Slack could not be reached for it") from exc
+        raise UnreadableFileError("Slack could not be reached for it", may_pass=True) from exc

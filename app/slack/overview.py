@@ -11,7 +11,7 @@ from app.approvals.records import Approval
 from app.runs.approvals import may_answer
 from app.runs.budget import DayBudget, render_money, to_micro
 from app.runs.commands import describe_choice
-from app.runs.model import Run, RunState
+from app.runs.model import SENT, Run, RunState
 from app.runs.options import RunOptions
 from app.runs.policy import RunPolicy
 from app.runs.ports import RunPorts
@@ -84,7 +84,7 @@ class Overviews:
             deliveries = await ports.store.deliveries()
             deployment = Deployment(
                 counts=await ports.store.counts(),
-                undelivered=sum(count for text, count in deliveries.items() if text != "sent"),
+                undelivered=sum(count for text, count in deliveries.items() if text != SENT),
                 spent=whole,
             )
         return Overview(

@@ -339,7 +339,7 @@ class SlackReplies:
             self._log.warning(
                 "slack.update_failed", run_id=run.id, operation="share", error=exc.reason
             )
-            return Delivery(failure=exc.reason)
+            return Delivery(failure=exc.reason, may_pass=exc.may_pass)
         self._status.posted(run.thread)
         return Delivery()
 

@@ -123,6 +123,7 @@ async def test_files_outlast_an_outage(tmp_path: Path) -> None:
         run = await ended(core, request.run_id)
         assert (run.state, run.delivery) == (RunState.SUCCEEDED, "sent")
         assert [was_resumed for _, _, was_resumed in core.replies.shared] == [False, True, True]
+        assert core.replies.resumed == [False]  # the answer stands, and is not told again
         assert core.replies.unshared == []
 
 
