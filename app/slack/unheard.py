@@ -30,12 +30,9 @@ KINDS: Final[Mapping[str, str]] = {
 _OF_APP: Final = frozenset(
     {
         *("not_authed", "invalid_auth", "account_inactive", "token_revoked", "token_expired"),
-        *(
-            "org_login_required",
-            "ekm_access_denied",
-            "team_added_to_org",
-            "enterprise_is_restricted",
-        ),
+        *("org_login_required", "ekm_access_denied", "team_added_to_org", "accesslimited"),
+        *("enterprise_is_restricted", "team_access_not_granted", "two_factor_setup_required"),
+        "not_allowed_token_type",
     }
 )
 """Refusals that say that Orion can read nothing; all others are of one place. Source: Slack Web API, conversations.history, errors, read 2026-11."""
@@ -97,15 +94,15 @@ class UnheardReader:
     ) -> Found:
         """Returns what was said after this moment, in threads too: those whose roots are listed, and the given ones.
 
-        No page is asked for after `limit_s`, so that it takes one page longer at most; the newest are read first.
+        No page is asked for after `limit_s`, so that it takes one page longer at most. The newest are read first, for half of that;
+        then the given threads, then the others. Where a later page is refused, what was read counts, as cut.
 
         Raises:
             UnreadablePlaceError
             SlackFault: it cannot be read now.
         """
-        until_s = asyncio.get_running_loop().time() + limit_s
         try:
-            return await self._read(place, after=after, threads=threads, until_s=until_s)
+            return await self._read(place, after=after, threads=threads, limit_s=limit_s)
         except SlackRefusal as exc:
             if exc.word in _OF_APP:
                 raise
@@ -114,15 +111,16 @@ class UnheardReader:
             raise UnreadablePlaceError(exc.word) from exc
 
     async def _read(
-        self, place: Place, *, after: datetime, threads: Collection[str], until_s: float
+        self, place: Place, *, after: datetime, threads: Collection[str], limit_s: float
     ) -> Found:
-        listed, is_cut = await self._history(place, after, until_s=until_s)
-        earliest = min(listed, default="")
+        now_s = asyncio.get_running_loop().time()
+        listed, is_cut = await self._history(place, after, until_s=now_s + limit_s / 2)
+        until_s, earliest = now_s + limit_s, min(listed, default="")
         roots = [ts for ts, message in listed.items() if _has_reply(message, after)]
         # Threads that began earlier are not listed, however new their replies are.
         older = [ts for ts in threads if not listed or slack_time(ts) < slack_time(earliest)]
         said = dict(listed)
-        for root in (*roots, *older):
+        for root in sorted((*roots, *older), key=lambda ts: ts not in threads):
             replies, has_more = await self._replies(place, root, after, until_s=until_s)
             said |= replies
             is_cut |= has_more
@@ -157,7 +155,12 @@ class UnheardReader:
         cursor: str | None = None
         for _ in _pages(until_s):
             arguments = {"channel": place.channel, "cursor": cursor}
-            page = await self._page("conversations.history", arguments)
+            try:
+                page = await self._page("conversations.history", arguments)
+            except SlackRefusal as exc:
+                if exc.word in _OF_APP or not found:
+                    raise
+                return found, True
             messages = _by_ts(page)
             found |= messages
             cursor = next_cursor(page)
@@ -179,9 +182,11 @@ class UnheardReader:
             try:
                 page = await self._page("conversations.replies", arguments)
             except SlackRefusal as exc:
-                if exc.word != "thread_not_found":
+                if exc.word in _OF_APP:
                     raise
-                return found, False
+                if exc.word == "missing_scope":
+                    self._tell("conversations.replies", place.kind, exc.word)
+                return found, exc.word != "thread_not_found"
             found |= _by_ts(page)
             cursor = next_cursor(page)
             if cursor is None:

@@ -147,6 +147,23 @@ async def test_a_place_that_cannot_be_read_keeps_no_other_back(absence: Absence,
     assert len(absence.inbox.texts) == 2
 
 
+@pytest.mark.parametrize("method", ["conversations.history", "conversations.replies"])
+async def test_a_refusal_on_the_way_costs_what_comes_after_it(
+    absence: Absence, method: str
+) -> None:
+    """What was read counts: it is not read again."""
+    for number in range(250):
+        absence.say(f"@Orion {number}", 50 * MINUTE - number * timedelta(seconds=1))
+    root = absence.say("talk", 40 * MINUTE)
+    absence.say("@Orion there", 30 * MINUTE, thread_ts=root)
+    await absence.was_there(HOUR)
+    absence.recent = [run_of(channel=GENERAL, thread_ts="1.000000")]
+    absence.fail(method, skip=int(method == "conversations.history"), error="invalid_cursor")
+    is_done, told = await absence.look()
+    assert (is_done, told["cut"], told["refused"]) == (True, 1, 0)
+    assert "249" in absence.inbox.texts
+
+
 async def test_an_archived_channel_is_not_looked_at(absence: Absence) -> None:
     absence.say("@Orion one", 20 * MINUTE)
     absence.slack.workspace.channels[GENERAL].is_archived = True
