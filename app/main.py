@@ -249,6 +249,7 @@ async def _open_web(
             links=None
             if outside.role.is_brief
             else create_links(settings, slack, outside.accounts),
+            takes_comments=settings.langfuse.takes_comments,
             mask=core.ports.mask,
             on_group=core.permissions.ask_for,
             background_timeout_s=HOOK_GRACE_S if outside.role.is_brief else BACKGROUND_TIMEOUT_S,

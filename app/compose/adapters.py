@@ -38,6 +38,7 @@ from app.runs.ports import (
     RunFiles,
     Tracer,
 )
+from app.runs.request import RunId
 from app.runs.session import SessionStore, ThreadStore
 from app.settings.settings import Settings
 from app.slack.catch_up import HeardStore
@@ -258,7 +259,11 @@ async def open_outside(
         lease = await stack.enter_async_context(open_lease(leases, is_brief=role.is_brief))
         await _refuse_other_places(store, provider.name)
         slack = await stack.enter_async_context(
-            open_slack(slack_options(settings, tracer), may_write=lease.confirm)
+            open_slack(
+                slack_options(settings, tracer),
+                may_write=lease.confirm,
+                is_over=partial(_is_over, store),
+            )
         )
         lease.tell(slack.share_limits)
         adapters = Adapters(
@@ -314,6 +319,12 @@ def _create_dispatcher(
         return SliceDispatcher(store, leases, lease, wake_ups=wake_ups, waits_s=waits_s)
     capacity = policy.capacity if role.is_working else 0
     return RunDispatcher(store, leases, lease, capacity=capacity, waits_s=waits_s)
+
+
+async def _is_over(store: SqlRunStore, run_id: RunId) -> bool:
+    """Implements IsOver."""
+    run = await store.get(run_id)
+    return run is not None and run.outcome is not None
 
 
 async def _refuse_other_places(store: SqlRunStore, provider: str) -> None:

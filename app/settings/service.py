@@ -107,6 +107,11 @@ class LangfuseSettings(SettingsGroup):
         description="A link to its trace, and the run's id, below each answer; who may follow it is Langfuse's to say.",
     )
 
+    @property
+    def takes_comments(self) -> bool:
+        """Whether what people say of an answer is kept anywhere."""
+        return bool(self.public_key) and self.trace_content
+
     @model_validator(mode="after")
     def _check_keys(self) -> "LangfuseSettings":
         if bool(self.public_key) != bool(self.secret_key):

@@ -49,7 +49,7 @@ from app.slack.home import BACKGROUND_TIMEOUT_S, AppHome, WelcomeStore
 from app.slack.key_modal import KeyModal, Vendor
 from app.slack.limits import METHOD_RATES, Rate
 from app.slack.listeners import Surfaces
-from app.slack.live import LatePosts, UpdateTiming
+from app.slack.live import IsOver, LatePosts, UpdateTiming, nobody_else
 from app.slack.manifest import find_lacking
 from app.slack.message_events import MessageEvents
 from app.slack.messages import OwnMessages
@@ -91,6 +91,7 @@ class SlackConnection:
         *,
         session: aiohttp.ClientSession,
         group: TaskGroup,
+        is_over: IsOver,
     ) -> None:
         self._api = api
         self._modal_timeout_s = options.modal_timeout_s
@@ -104,7 +105,7 @@ class SlackConnection:
         self.files = SlackFiles(api, session, token=options.bot_token, base_url=options.base_url)
         messages = OwnMessages(api, self.files, look_again_after_s=options.look_again_after_s)
         self._status = WorkingStatus(api, group=group)
-        self._late = LatePosts(api, messages, group=group)
+        self._late = LatePosts(api, messages, group=group, is_over=is_over)
         self.replies = SlackReplies(
             api,
             messages=messages,
@@ -182,13 +183,14 @@ class SlackConnection:
         welcomes: WelcomeStore,
         keys: KeyModal | None,
         links: AccountLinks | None = None,
+        takes_comments: bool = True,
         mask: Callable[[str], str],
         on_group: Callable[[str], Coroutine[None, None, None]] | None = None,
         background_timeout_s: float = BACKGROUND_TIMEOUT_S,
     ) -> Surfaces:
         """Returns where people reach Orion besides messages.
 
-        `keys`, `links`: None = they give no keys of their own, link no accounts. `on_group`: called in the background when a user group has changed. `background_timeout_s`: for what closing this connection may have to wait for.
+        `keys`, `links`: None = they give no keys of their own, link no accounts. `takes_comments`: whoever finds an answer bad is asked why. `on_group`: called in the background when a user group has changed. `background_timeout_s`: for what closing this connection may have to wait for.
         """
         self._home = AppHome(
             self._api,
@@ -200,7 +202,7 @@ class SlackConnection:
         )
         return Surfaces(
             keys=keys,
-            feedback=self.feedback_modal(intake),
+            feedback=self.feedback_modal(intake) if takes_comments else None,
             answer=self.answer_modal(intake),
             ask=AskModal(
                 self._api,
@@ -281,9 +283,9 @@ class SlackConnection:
 
 @asynccontextmanager
 async def open_slack(
-    options: SlackOptions, *, may_write: Gate = always_open
+    options: SlackOptions, *, may_write: Gate = always_open, is_over: IsOver = nobody_else
 ) -> AsyncIterator[SlackConnection]:
-    """Opens a connection that makes no call until it is used. `may_write`: see `SlackApi`."""
+    """Opens a connection that makes no call until it is used. `may_write`: see `SlackApi`; `is_over`: see `LatePosts`."""
     timeout = aiohttp.ClientTimeout(total=options.policy.call_timeout_s, connect=_CONNECT_TIMEOUT_S)
     connector = aiohttp.TCPConnector(limit=_MAX_CONNECTIONS)
     async with (
@@ -294,7 +296,7 @@ async def open_slack(
             token=options.bot_token.get_secret_value(), base_url=options.base_url, session=session
         )
         api = SlackApi(client, policy=options.policy, rates=options.rates, may_write=may_write)
-        connection = SlackConnection(api, options, session=session, group=group)
+        connection = SlackConnection(api, options, session=session, group=group, is_over=is_over)
         try:
             yield connection
         finally:

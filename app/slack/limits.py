@@ -174,15 +174,12 @@ class CallLimits:
         self._channel_rates = channels
         self._methods: dict[str, Bucket] = {}
         self._channels: dict[tuple[str, str], Bucket] = {}
-        self.processes = 1
-        """That share what the workspace may, this one included."""
 
     def share(self, processes: int) -> None:
         """Leaves the others of so many processes (this one included, 1 or more) their part of what the workspace may.
 
         A channel's rate is not divided: mostly one of them writes there, and Slack's 429 holds up that channel alone.
         """
-        self.processes = processes
         self._rates = {name: rate.shared_by(processes) for name, rate in self._whole_rates.items()}
         self._others = _OTHERS.shared_by(processes)
         for name, bucket in self._methods.items():

@@ -4,7 +4,7 @@ By a driver, as long as Slack takes it, then by the next one; also that message 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
@@ -270,13 +270,26 @@ class _LatePost:
                 self.in_line.reschedule(asyncio.get_running_loop().time())
 
 
+IsOver = Callable[[RunId], Awaitable[bool]]
+"""Whether it is decided how a run ended, at whichever process."""
+
+
+async def nobody_else(run_id: RunId) -> bool:
+    """Is `IsOver` where no other process ends runs."""
+    del run_id
+    return False
+
+
 class LatePosts:
     """Posts in the background; a run whose process ends before its message was posted gets its answer alone."""
 
-    def __init__(self, api: SlackApi, messages: OwnMessages, *, group: TaskGroup) -> None:
+    def __init__(
+        self, api: SlackApi, messages: OwnMessages, *, group: TaskGroup, is_over: IsOver
+    ) -> None:
         self._api = api
         self._messages = messages
         self._group = group
+        self._is_over = is_over
         self._posts: dict[RunId, _LatePost] = {}
         self._log = get_logger(__name__)
 
@@ -309,9 +322,7 @@ class LatePosts:
             if await self._has_turn(run, post):
                 post.ts = None
                 async with within(self._api.policy.write_timeout_s):
-                    post.ts = await self._answered_elsewhere(run) or await self._messages.post(
-                        run.request, part, number=0, has_turn=True
-                    )
+                    post.ts = await self._messages.post(run.request, part, number=0, has_turn=True)
         except SlackFault as exc:
             if isinstance(exc, SlackRefusal):
                 post.ts = ""
@@ -321,16 +332,8 @@ class LatePosts:
         finally:
             post.done.set()
 
-    async def _answered_elsewhere(self, run: Run) -> str:
-        """Returns the ts of what another process has posted for the run meanwhile; empty when there is nothing, or it cannot be read."""
-        if self._api.limits.processes == 1:
-            return ""
-        with suppress(SlackRefusal):
-            return (await self._messages.find(run.request)).get(0, "")
-        return ""
-
     async def _has_turn(self, run: Run, post: _LatePost) -> bool:
-        """Whether its turn came before it was withdrawn."""
+        """Whether its turn came before it was withdrawn, and before another process has an answer."""
         if post.is_withdrawn:
             return False
         try:
@@ -340,4 +343,7 @@ class LatePosts:
             return False
         finally:
             post.in_line = None
+        with suppress(Exception):  # the database may be away
+            if await self._is_over(run.id):
+                return False
         return not post.is_withdrawn

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from app.aio import open_task_group
-from app.runs.testing import Run, RunRequest
+from app.runs.testing import Run, RunId, RunRequest
 from app.slack.connection import open_slack
 from app.slack.limits import CHANNEL_RATES, METHOD_RATES, Bucket, CallLimits, Rate
 from tests.building import make_request
@@ -113,22 +113,31 @@ async def test_a_placeholder_is_not_posted_after_another_processs_answer(
     slack_options: SlackOptions, slack_server: SlackServer, run: Run
 ) -> None:
     """Who accepts a message may be another process than who answers it, which posts the answer without waiting in this one's line."""
-    async with open_slack(slack_options) as front, open_slack(slack_options) as worker:
-        front.share_limits(2)
-        _, late = await until_late(front, run)
-        delivery = await worker.replies.finish(late, DONE, resumed=False)
+    looked: list[RunId] = []
+
+    async def is_over(run_id: RunId) -> bool:
+        looked.append(run_id)
+        return True
+
+    async with (
+        open_slack(slack_options, is_over=is_over) as front,
+        open_slack(slack_options) as worker,
+    ):
+        posted, late = await until_late(front, run)
+        assert (await worker.replies.finish(late, DONE, resumed=False)).text == "sent"
         async with asyncio.timeout(10):
-            while not slack_server.arguments("conversations.replies")[
-                1:
-            ]:  # the worker has looked, too
+            while late.id not in looked:
                 await asyncio.sleep(0.05)
-            assert await front.replies.finish(late, DONE, resumed=False) == delivery
+        await front.replies.finish(
+            late, DONE, resumed=True
+        )  # its turn has come, and nothing was posted
     own = [
         message
         for message in slack_server.messages.values()
         if message["metadata"]["event_payload"]["run_id"] == late.id
     ]
     assert [message["blocks"][0]["text"] for message in own] == ["The answer."]
+    assert len(slack_server.messages) == posted + 1
 
 
 async def test_a_placeholder_is_not_forgotten_by_who_gave_up_waiting_for_it(
