@@ -47,10 +47,14 @@ class ErrorCode(StrEnum):
 class OrionError(Exception):
     """A failure a person is told about. Message: lower case, names the thing and the value, no secrets, no advice."""
 
-    def __init__(self, code: ErrorCode, message: str, *, retryable: bool = False) -> None:
+    def __init__(
+        self, code: ErrorCode, message: str, *, retryable: bool = False, is_told: bool = False
+    ) -> None:
+        """`is_told`: the message is for the person who asked, too, also where others of the code are not."""
         super().__init__(message)
         self.code = code
         self.retryable = retryable
+        self.is_told = is_told
 
 
 FROM_SANDBOX: dict[SandboxErrorCode, ErrorCode] = {

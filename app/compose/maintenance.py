@@ -5,15 +5,12 @@ from datetime import datetime, timedelta
 
 from app.errors import ErrorCode
 from app.log import get_logger
-from app.runs.files import SHARE_TIMEOUT_S, TREE_TIMEOUT_S
 from app.runs.model import Clock
 from app.runs.policy import RunPolicy
 from app.runs.ports import RunStore
-from app.runs.repository.checkout import PUBLISH_TIMEOUT_S
-from app.runs.runners import ProviderRuntime
+from app.runs.runners import ENDING_S, ProviderRuntime
 from app.runs.service import RunService
 from app.runs.stop import StopSignals
-from app.runs.workspace import SAVE_TIMEOUT_S
 
 _log = get_logger(__name__)
 
@@ -55,8 +52,6 @@ def maintain_runtime(
 
 
 WATCH_INTERVAL_S = 10.0
-ENDING_S = PUBLISH_TIMEOUT_S + TREE_TIMEOUT_S + SHARE_TIMEOUT_S + SAVE_TIMEOUT_S
-"""What an agent has done may take so long to be brought out of its sandbox."""
 OVERDUE_GRACE_S = 60.0 + ENDING_S
 """A run past its deadline by this much has lost whoever should have ended it."""
 

@@ -93,6 +93,8 @@ class RunDispatcher:
         self._returning: set[RunId] = set()
         """Those that gave theirs away for a while, and come back."""
         self._freed = asyncio.Event()
+        self._is_take_over_doubtful = False
+        """The last one has failed, maybe only after it was committed."""
         self._failures: Counter[RunId] = Counter()
         self._news = asyncio.Event()
         self._looked_s = time.monotonic()
@@ -265,7 +267,9 @@ class RunDispatcher:
 
     async def take_over(self) -> None:
         """See `Attendant`."""
-        left = await self._leases.take_over()
+        again, self._is_take_over_doubtful = self._is_take_over_doubtful, True
+        left = await self._leases.take_over(again=again)
+        self._is_take_over_doubtful = False
         if self._placements is None and self._open_placements is not None and self._is_open:
             self._placements = self._open_placements()
         self._place(left, resumed=True)

@@ -24,8 +24,8 @@ RETRY_INTERVAL_S = 0.5
 CONFIRM_TIMEOUT_S = 300.0
 PUNCTUAL_ROUNDS = 2
 """Renewals in time before others may be given up for dead: after an outage of the database all of them are late."""
-SETTLE_S, SETTLE_INTERVAL_S = RENEW_INTERVAL_S + 2.0, 0.25
-"""So long who starts waits for those that are late, for the same reason, and between two looks at them."""
+SETTLE_S, SETTLE_INTERVAL_S = 12.0, 0.25
+"""So long who starts waits for those that are late, for the same reason, and between two looks at them: a call that an outage has cut takes 10 s to fail."""
 TAKE_OVER_TIMEOUT_S = 8.0
 """By a slow database: with what comes before the next renewal it is less than a lease."""
 
@@ -66,8 +66,11 @@ class Leases(Protocol):
         """Returns how many processes are known whose time is over: they are dead, or have not reached the database."""
         ...
 
-    async def take_over(self) -> Sequence[Run]:
-        """Gives up dead processes: what they have becomes free; what they have not placed yet is this process's, and returned."""
+    async def take_over(self, *, again: bool = False) -> Sequence[Run]:
+        """Gives up dead processes: what they have becomes free; what they have not placed yet is this process's, and returned.
+
+        `again`: the last time failed, maybe only after it was committed: what this process has not placed is returned, too.
+        """
         ...
 
     async def leave(self) -> None:
@@ -204,7 +207,7 @@ class ProcessLease:
         punctual = 0
         is_sick = False
         while True:
-            await asyncio.sleep(RENEW_INTERVAL_S)
+            await asyncio.sleep(RETRY_INTERVAL_S if is_sick else RENEW_INTERVAL_S)
             if self._is_over:
                 return
             is_late = _now_s() - self._renewed_s > SURE_S
@@ -252,7 +255,7 @@ def _now_s() -> float:
 
 @asynccontextmanager
 async def open_lease(leases: Leases, *, is_brief: bool = False) -> AsyncIterator[ProcessLease]:
-    """Makes this process known while the block runs, which begins when no other one is late; unless it `is_brief`, and takes nothing over at its start.
+    """Makes this process known while the block runs, which begins when no other one is late; unless it `is_brief`, and has no time for that.
 
     Raises:
         OSError: the database cannot be reached.

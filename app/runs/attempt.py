@@ -440,7 +440,7 @@ async def execute(
 
     A checkpoint = the slice has ended, and the agent works on; None = what an earlier slice has left is lost.
     """
-    answer, detail, code = "", "", None
+    answer, detail, code, is_told = "", "", None, False
     try:
         runner = await executor.runner_for(attempt.run)
         finished = await runner.execute(attempt)
@@ -459,14 +459,15 @@ async def execute(
     except LeaseLostError:
         raise
     except OrionError as exc:
-        code, detail = exc.code, str(exc)
+        code, detail, is_told = exc.code, str(exc), exc.is_told
     except Exception as exc:  # noqa: BLE001 - the outermost step: a bug must end in a reply too
         _log.exception("run.crashed", code=ErrorCode.INTERNAL)
         code, detail = ErrorCode.INTERNAL, f"{type(exc).__name__}: {exc}"
     await attempt.count_again()
     if code is ErrorCode.MODEL_NOT_FOUND:
         detail = no_such_model(model)
-    return _outcome_of(attempt, answer, code, detail, mask=mask)
+    outcome = _outcome_of(attempt, answer, code, detail, mask=mask)
+    return replace(outcome, is_told=True) if is_told else outcome
 
 
 def _outcome_of(
@@ -489,7 +490,7 @@ def _outcome_of(
         state = RunState.SUCCEEDED if code is None else RunState.FAILED
     return Outcome(
         state=state,
-        answer=mask("\n\n".join((answer, *notes)) if answer else answer),
+        answer=mask("\n\n".join(part for part in (answer, *notes) if part)),
         error_code=code,
         detail=mask(detail)[:MAX_DETAIL_CHARS],
         is_told=code in TOLD_WITH_DETAIL,

@@ -5,21 +5,25 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
-from app.errors import mapped_errors
+from app.errors import ErrorCode, OrionError, mapped_errors
 from app.log import get_logger
 from app.runs.executor import AgentRunner
+from app.runs.files import SHARE_TIMEOUT_S, TREE_TIMEOUT_S
 from app.runs.model import Assignment, Run
 from app.runs.policy import RunPolicy
+from app.runs.repository.checkout import PUBLISH_TIMEOUT_S
 from app.runs.repository.preparation import Preparations
 from app.runs.selection import Catalog, CatalogAgent, Choice
 from app.runs.session import session_id_for
 from app.runs.warm_pool import PoolFigures, WarmPool
-from app.runs.workspace import Workspaces
+from app.runs.workspace import SAVE_TIMEOUT_S, Workspaces
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.task_group import TaskGroup
 
 _log = get_logger(__name__)
 
+ENDING_S = PUBLISH_TIMEOUT_S + TREE_TIMEOUT_S + SHARE_TIMEOUT_S + SAVE_TIMEOUT_S
+"""What an agent has done may take so long to be brought out of its sandbox."""
 OPEN_TIMEOUT_S = 60.0
 """For a provider to be opened, what earlier processes left there removed."""
 
@@ -125,8 +129,8 @@ class Runners:
         Raises:
             OrionError: that provider cannot be used.
         """
+        runtime = await self._chosen(run.provider)
         with mapped_errors():
-            runtime = await self._get(run.provider)
             session_id = session_id_for(run.thread)
             for other in (self._default, *(one.runtime for one in self._others.values())):
                 if other is not None and other is not runtime:
@@ -134,6 +138,13 @@ class Runners:
         if runtime.runner_of is not None and run.agent:
             return runtime.runner_of(run.agent)
         return runtime.runner
+
+    async def _chosen(self, name: str) -> ProviderRuntime:
+        try:
+            return await self._get(name)
+        except SandboxError as exc:
+            told = f"{exc}; name another one with `sandbox=`, or forget a default of yours with `settings reset`"
+            raise OrionError(ErrorCode.SANDBOX_CREATION_FAILED, told, is_told=True) from exc
 
     async def abandon(self, run: Run) -> None:
         """Sees that nothing of a run goes on that an earlier process began; a failure to is logged."""

@@ -365,7 +365,6 @@ class Workspaces:
                 return
             await attempt.may_act()
             saved = await save(attempt, workspace, self._provider) if workspace.is_usable else None
-            await attempt.may_act()  # to save takes its time, and the record names what was saved
         except UnhealthySandboxError as exc:
             if waiting is None or self._pool is None:
                 await self._destroy(attempt, sandbox, first_error=exc)
@@ -499,21 +498,17 @@ class Workspaces:
     def _begin_later(
         self, attempt: Attempt, session: Session | None, sandbox: Sandbox, who: Assignment
     ) -> Callable[[], Awaitable[Session]]:
-        async def begin() -> Session:
-            await attempt.may_act()  # to make a sandbox takes its time
-            return await record_begin(
-                self._store,
-                session,
-                attempt.run,
-                sandbox,
-                who=who,
-                region=self._provider.region,
-                mount_dir=str(self._mount.directory) if self._mount else "",
-                masked_prompt=self._mask(attempt.run.request.text),
-                now=attempt.time.now,
-            )
-
-        return begin
+        return lambda: record_begin(
+            self._store,
+            session,
+            attempt.run,
+            sandbox,
+            who=who,
+            region=self._provider.region,
+            mount_dir=str(self._mount.directory) if self._mount else "",
+            masked_prompt=self._mask(attempt.run.request.text),
+            now=attempt.time.now,
+        )
 
     async def _destroy(
         self, attempt: Attempt, sandbox: Sandbox, *, first_error: BaseException | None

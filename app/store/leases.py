@@ -137,7 +137,7 @@ class SqlLeases:
         query = sa.select(sa.func.count()).where(processes.c.alive_until < Now())
         return await self._call(lambda connection: connection.execute(query).scalar_one())
 
-    async def take_over(self) -> Sequence[Run]:
+    async def take_over(self, *, again: bool = False) -> Sequence[Run]:
         dead = sa.delete(processes).where(processes.c.alive_until < Now())
         owner_lives = sa.exists().where(processes.c.id == runs.c.owner)
         is_left = _UNFINISHED & runs.c.owner.is_not(None) & ~owner_lives
@@ -146,7 +146,10 @@ class SqlLeases:
             .where(is_left, ~_IS_UNPLACED)
             .values(owner=None, due_at=sa.func.coalesce(runs.c.due_at, Now()))
         )
-        left = sa.and_(_UNFINISHED, _IS_UNPLACED, runs.c.owner.is_(None) | ~owner_lives)
+        is_free = runs.c.owner.is_(None) | ~owner_lives
+        if again:
+            is_free |= runs.c.owner == self.id
+        left = sa.and_(_UNFINISHED, _IS_UNPLACED, is_free)
         taken = sa.update(runs).where(left).values(owner=self.id).returning(runs.c.id)
 
         def work(connection: sa.Connection) -> Sequence[Run]:

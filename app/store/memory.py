@@ -206,7 +206,8 @@ class MemoryLeases:
     async def late(self) -> int:
         return 0
 
-    async def take_over(self) -> Sequence[Run]:
+    async def take_over(self, *, again: bool = False) -> Sequence[Run]:
+        del again
         accepted = []
         for run in await self._store.unfinished():
             hold = self._hold(run.id)

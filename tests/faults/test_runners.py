@@ -110,6 +110,9 @@ async def test_a_provider_that_cannot_be_opened_fails_the_run_and_is_tried_again
             RunState.FAILED,
             ErrorCode.SANDBOX_CREATION_FAILED,
         )
+        assert failed.result.told.startswith(
+            "second cannot be used: the engine does not answer; name"
+        )
         again = await _ask(core, "/docker", ts="1795302365.000100")
         assert again.state is RunState.SUCCEEDED
 

@@ -31,6 +31,16 @@ async def test_a_mention_whose_event_lacks_its_file_is_answered(tmp_path: Path) 
         assert run.result.answer == f"the answer\n\n{note}"
 
 
+async def test_what_is_not_taken_is_told_by_a_run_without_an_answer(tmp_path: Path) -> None:
+    """It may be why there is none."""
+    async with core_of(tmp_path) as core:
+        request = request_of([{"exit": 3}]).model_copy(update={"content": CARD})
+        await core.intake.accept(request)
+        run = await ended(core, request.run_id)
+        note = "Not read, of what came with your message: the last 7 characters."
+        assert (run.state, run.result.answer) == (RunState.FAILED, note)
+
+
 async def test_a_mention_without_anything_is_refused_all_the_same(tmp_path: Path) -> None:
     """Neither its event nor Slack shows more than the mention."""
     async with core_of(tmp_path) as core:
