@@ -232,7 +232,8 @@ def question_text(run: Run) -> str:
 def render_progress(run: Run, shown: Progress) -> MessagePart:
     """Returns what goes on now, with the agent's plan, its newest tool calls, and the answer as far as it is written."""
     phase = escape(shown.phase.rstrip(".… "))
-    tail = tail_markdown(neutralise(shown.text, asker=run.request.user), max_chars=MAX_TAIL_CHARS)
+    written = neutralise(shown.before + shown.text, asker=run.request.user)
+    tail = tail_markdown(written, max_chars=MAX_TAIL_CHARS)
     lines = [
         _lines([_step_line(step) for step in shown.plan[:MAX_PLAN_LINES]]),
         _lines(_tool_lines(shown)),
@@ -264,7 +265,7 @@ def _tool_lines(shown: Progress) -> list[str]:
     newest = shown.tools[-MAX_TOOL_LINES:]
     lines = [f"{_MARKS[tool.state]} {_tool_line(tool)}" for tool in newest]
     if folded := shown.steps - len(newest):
-        lines.insert(0, f"{_MARKS[StepState.DONE]} {steps_text(folded)} before")
+        lines.insert(0, f"{steps_text(folded)} before")
     return lines
 
 

@@ -30,6 +30,7 @@ from tests.bench.rendering import measure_rendering
 from tests.bench.scale import FULL, QUICK, Bench
 from tests.bench.table import Row, render, render_json
 from tests.bench.turns import measure_turns
+from tests.bench.unused import measure_unused
 from tests.bench.urgent import measure_urgent
 from tests.bench.workers import measure_workers
 
@@ -59,6 +60,7 @@ _MEASURES: Mapping[str, Callable[[Bench], Awaitable[Sequence[Row]]]] = {
     "pool": measure_pool,
     "urgent": measure_urgent,
     "asking": measure_asking,
+    "unused": measure_unused,
     "files": measure_files,
     "egress": measure_egress,
     "prepared": measure_prepared,

@@ -54,14 +54,14 @@ async def _measure(scene: Scene, settings: dict[str, str], *, figure: str, targe
     async with open_client(scene.world.url) as person:
         async with open_orion(scene, settings, pool_size=0):
             await ask(person, timeout_s=FIRST_ANSWER_TIMEOUT_S)
-            cold_s = [await _first_request(scene, person) for _ in range(count)]
+            cold_s = [await first_request(scene, person) for _ in range(count)]
         async with open_orion(scene, settings, pool_size=1) as orion:
             await until_waiting(orion)
             await ask(person)
             warm_s = []
             for _ in range(count):
                 await until_waiting(orion)
-                warm_s.append(await _first_request(scene, person))
+                warm_s.append(await first_request(scene, person))
     return Row(
         figure=f"message to first model request, warm, {figure}",
         unit="ms",
@@ -96,7 +96,7 @@ async def until_waiting(orion: Server) -> None:
             await asyncio.sleep(POLL_S)
 
 
-async def _first_request(scene: Scene, person: FakeSlackClient) -> float:
+async def first_request(scene: Scene, person: FakeSlackClient) -> float:
     """Seconds from a message, in a thread of its own, to the model's first request of it; returns after its answer."""
     root = await person.say(f"@Orion {QUESTION}")
     await person.wait_for_reply(

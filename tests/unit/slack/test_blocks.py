@@ -121,7 +121,7 @@ def test_progress_names_tools_steps_and_time(run: Run) -> None:
     part = render_progress(run, shown)
     tools, facts = (block["elements"][0]["text"] for block in blocks_of(part, "context"))
     before, read, shell = tools.split("\n")
-    assert (before, read) == ("✓ 1 step before", "✗ read `a.txt`")
+    assert (before, read) == ("1 step before", "✗ read `a.txt`")
     assert shell.startswith("▸ shell `echo ˋidˋ ")  # noqa: RUF001 - the look-alike is meant
     assert facts == "3 steps · 1 min 12 s"
     assert "<!here>" not in tools
@@ -145,7 +145,14 @@ def test_progress_shows_the_plan_and_folds_what_is_over(run: Run) -> None:
     first, *rest = told.split("\n")
     assert first.startswith("✓ read @")
     assert rest == ["▸ write", "○ test"]
-    assert calls.split("\n") == ["✓ 16 steps before", "✓ t16", "✓ t17", "✓ t18", "✓ t19"]
+    assert calls.split("\n") == ["16 steps before", "✓ t16", "✓ t17", "✓ t18", "✓ t19"]
+
+
+def test_what_was_written_before_a_tool_call_stays(run: Run) -> None:
+    """Whichever way it is shown in: a stream that Slack takes no more of goes on here."""
+    shown = Progress(phase="Writing", elapsed_s=1, before="First I look.\n\n", text="It is")
+    (markdown,) = blocks_of(render_progress(run, shown), "markdown")
+    assert markdown["text"] == "First I look.\n\nIt is"
 
 
 def test_a_long_answer_so_far_is_cut_from_the_front(run: Run) -> None:
