@@ -27,6 +27,8 @@ from tests.e2e.prepared import prepared_state_dir
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 
 MODEL = "claude-sonnet-5-5"
+OPEN = "private:@pip"
+"""Hosts that there are, whatever this machine's network is."""
 METADATA = "169.254.169.254"
 OWN_ROUTES = (
     *("GET /healthz", "GET /readyz", "GET /metrics", "POST /slack/events", "GET /"),
@@ -68,20 +70,22 @@ async def _open_stage(
 
 
 @pytest.mark.parametrize(
-    ("kind", "has_waited"),
+    ("kind", "has_waited", "hosts"),
     [
-        pytest.param("local", False, marks=pytest.mark.bubblewrap),
-        pytest.param("local", True, marks=[pytest.mark.bubblewrap, pytest.mark.long]),
-        pytest.param("docker", False, marks=[pytest.mark.docker, pytest.mark.long]),
-        pytest.param("docker", True, marks=pytest.mark.docker),
+        pytest.param("local", False, "", marks=pytest.mark.bubblewrap),
+        pytest.param("local", False, OPEN, marks=[pytest.mark.bubblewrap, pytest.mark.long]),
+        pytest.param("local", True, "", marks=[pytest.mark.bubblewrap, pytest.mark.long]),
+        pytest.param("docker", False, OPEN, marks=[pytest.mark.docker, pytest.mark.long]),
+        pytest.param("docker", True, "", marks=pytest.mark.docker),
     ],
 )
 async def test_an_agent_that_looks_everywhere_finds_nothing(
-    kind: str, has_waited: bool, tmp_path: Path
+    kind: str, has_waited: bool, hosts: str, tmp_path: Path
 ) -> None:
     """Environment, processes, files, networks, Orion's routes, others' tokens; what is refused shows in log and trace.
 
-    An agent that waited was given its own token where no environment shows it.
+    An agent that waited was given its own token where no environment shows it. With a host to which it may go there is nothing to
+    take there, and no way to another one.
     """
     mark = secrets.token_hex(8)
     config = FakeSlackConfig(
@@ -109,6 +113,7 @@ async def test_an_agent_that_looks_everywhere_finds_nothing(
             ORION_OPS_TOKEN=planted.values["token for operators"],
             SOMEBODYS_PASSWORD=planted.values["what Orion does not know"],
             ORION_WARM_POOL_SIZE=str(int(has_waited)),
+            ORION_EGRESS_HOSTS=hosts,
         ) as stage,
     ):
         ended = await stage.client.say("@Orion hello")

@@ -10,10 +10,17 @@ from app.playground.slack.types import BOT_USER_ID
 from app.slack.api import CALL_TIMEOUT_S
 from tests.e2e.conftest import OpenOrion
 from tests.e2e.fault_table import fault
-from tests.e2e.harness import Stage, World, text_of
+from tests.e2e.harness import Stage, World, file_names, open_world, text_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(180)]
 
+LIMITED_ONCE = (
+    *("chat.postMessage", "chat.update", "conversations.replies", "users.info"),
+    *("agents.sessions.setStatus", "assistant.threads.setStatus"),
+    *("files.getUploadURLExternal", "files.completeUploadExternal"),
+    *("chat.startStream", "chat.appendStream", "chat.stopStream"),
+)
+"""The others have tests of their own: catching up in tests/faults, surfaces in test_places.py."""
 SLOW_WORDS = "offline model and I write"
 QUIET_S = 6.0
 
@@ -36,6 +43,27 @@ async def test_rate_limits_delay_but_lose_nothing(stage: Stage) -> None:
     assert "patience" in text_of(answer)
     assert len(await stage.client.replies(ts)) == 1
     fault("Slack: 429 with Retry-After").assert_holds(await stage.record(ts))
+
+
+@pytest.mark.long
+async def test_slack_wants_to_be_left_alone_at_every_method(start_orion: OpenOrion) -> None:
+    """Once at each that runs use: files, answers and streams are there a little later, each once."""
+    async with open_world() as world, start_orion(world) as stage:
+        for method in LIMITED_ONCE:
+            await stage.client.faults(method, status=429, retry_after=1)
+        script = "mkdir -p out && cp in/notes.txt out/copy.txt && echo copied"
+        ts = await stage.client.say(f"@Orion run: {script}", files={"notes.txt": b"some notes"})
+        assert "copied" in text_of(await stage.answer(ts))
+        again = await stage.client.say("@Orion and again", thread_ts=ts)
+        assert "and again" in text_of(await stage.answer(again, thread_ts=ts))
+        for words in ("!slow 3", "!slow 4"):  # what is not begun as a stream goes on without one
+            asked = await stage.client.say(words, channel="D0YOU")
+            assert SLOW_WORDS in text_of(await stage.answer(asked, channel="D0YOU"))
+            assert len(await stage.bot_messages(asked, channel="D0YOU")) == 1
+        replies = await stage.client.replies(ts)
+        assert [name for reply in replies for name in file_names(reply)] == ["copy.txt"]
+        limited = [line["method"] for line in stage.orion.log_lines("slack.rate_limited")]
+        assert sorted(limited) == sorted(LIMITED_ONCE)
 
 
 @pytest.mark.long

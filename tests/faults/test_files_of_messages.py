@@ -1,6 +1,8 @@
 """Files of messages on their way into a thread's workspace; on the real core with a sandbox of its own."""
 
+import io
 import json
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -56,6 +58,21 @@ async def test_files_are_there_when_the_agent_starts(tmp_path: Path) -> None:
         assert f"{inbox}/_x (../x, 2 bytes); {inbox}/a.csv (a.csv, 2 bytes)" in message.text
         pictures = [(one.path, one.media_type) for one in message.images]
         assert pictures == [(f"{inbox}/p.png", "image/png")]
+
+
+async def test_what_files_say_of_themselves_is_not_believed(tmp_path: Path) -> None:
+    """A page that calls itself a picture is shown to no model as one; an archive is not looked into, and is a file like any other."""
+    adapter, bomb = PlanAdapter(), io.BytesIO()
+    with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("zeros", bytes(100 * 1024**2))
+    files = {"bomb.zip": bomb.getvalue(), "page.png": b"<html>" + b"no picture" * 9}
+    async with core_of(tmp_path, replace(POLICY, file_max_mib=1), adapter=adapter) as core:
+        core.shelf.files = files
+        run = await answered(core, asking(*files))
+        assert found_by(run) == {name: data[:64] for name, data in files.items()}
+        (turn,) = adapter.turns
+        assert f"bomb.zip, {len(files['bomb.zip']):,} bytes)" in turn.messages[0].text
+        assert [one.images for one in turn.messages] == [()]
 
 
 async def test_what_cannot_be_had_is_told_and_costs_nothing_else(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ ANSWERS: Final[Mapping[str, str]] = {
     "long word": "x" * 3_000 + "\n\nand then " + "y" * 500,
     "long url": "See https://example.com/" + "path/" * 150 + "?q=" + "a" * 300 + " for it.",
     "very long line": _WORDS * 150,
-    "line ends": "one\r\ntwo\rthree\n\r\n# heading\r\n- item\r- item\r\n\r\n```\r\ncode\r\n```\r\nend\u2028separator\x0bvertical\x0cfeed",
+    "line ends": "one\r\ntwo\rthree\n\r\n# heading\r\n- item\r- item\r\n\r\n```\r\ncode\r\n```\r\nend\x0bvertical\x0cfeed",
     "control characters": "bell \x07 escape \x1b[31mred\x1b[0m backspace \x08 delete \x7f zero\u200bwidth soft\u00adhyphen bom\ufeff nbsp\u00a0end",
     "tabs and spaces": "\tindented by a tab\n\ntext  \nwith a hard break\\\nand another\n\n \n\t\n   three spaces",
     "rules": "above\n\n---\n\nbetween\n\n***\n\n___\n- - -\n* * *\nbelow",
