@@ -78,6 +78,7 @@ async def _open_stage(
         pytest.param("docker", False, OPEN, marks=[pytest.mark.docker, pytest.mark.long]),
         pytest.param("docker", True, "", marks=pytest.mark.docker),
     ],
+    ids=["local-False", "local-open", "local-True", "docker-open", "docker-True"],
 )
 async def test_an_agent_that_looks_everywhere_finds_nothing(
     kind: str, has_waited: bool, hosts: str, tmp_path: Path
