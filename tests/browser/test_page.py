@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
-from playwright.async_api import Browser, expect
+from playwright.async_api import Browser, Route, expect
 
 from app.playground.slack.types import COLLEAGUE, GENERAL, YOU, FakeSlackConfig
 from app.playground.stack import create_slack_app
@@ -107,6 +109,27 @@ async def test_new_messages_are_announced(scene: Scene) -> None:
     """Assistive technology hears of a colleague's message."""
     await scene.client.say("hello all", user=COLLEAGUE)
     await expect(scene.page.locator("#announcer")).to_have_text("Sam: hello all")
+
+
+@pytest.mark.parametrize("path", ["state", "messages"])
+async def test_a_request_that_is_broken_off_is_made_again(
+    scene: Scene, browser: Browser, path: str
+) -> None:
+    """A browser does that to all that is on its way when a network of the machine changes; what is said stands there all the same."""
+    await scene.client.say("here I am")
+    page, broken = await browser.new_page(), 0
+
+    async def break_once(route: Route) -> None:
+        nonlocal broken
+        broken += 1
+        await (route.abort("failed") if broken == 1 else route.continue_())
+
+    await page.route(re.compile(rf"/ui/{path}\?"), break_once)
+    await page.goto(scene.url)
+    await expect(page.locator("#messages")).to_contain_text("here I am")
+    await expect(page.locator("body[data-live]")).to_be_attached()
+    assert broken > 1
+    await page.close()
 
 
 async def test_the_page_recovers_from_a_restart(browser: Browser) -> None:

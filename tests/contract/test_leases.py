@@ -78,6 +78,18 @@ async def test_the_living_keep_what_they_have(two: tuple[SqlRunStore, SqlRunStor
     }
 
 
+async def test_a_take_over_that_was_cut_off_is_looked_through_again(
+    two: tuple[SqlRunStore, SqlRunStore],
+) -> None:
+    """Its runs may be this process's by then, without its knowing; another process's are left alone."""
+    mine, other = two
+    accepted, theirs = new_run(1), new_run(2)
+    await mine.add(accepted)
+    await other.add(theirs)
+    assert await mine.leases.take_over() == []
+    assert [run.id for run in await mine.leases.take_over(again=True)] == [accepted.id]
+
+
 async def test_what_is_given_back_is_there_at_once(two: tuple[SqlRunStore, SqlRunStore]) -> None:
     """An orderly end: what it was at waits, what it had not placed is the next one's."""
     mine, other = two

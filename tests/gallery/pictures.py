@@ -150,6 +150,7 @@ async def open_gallery(
         stack.push_async_callback(page.close)
         page.set_default_timeout(60_000)
         await page.goto(url)
+        await expect(page.locator("body[data-live]")).to_be_attached(timeout=60_000)
         await page.locator("#messages .replies").click()
         await expect(page.locator("#replies .message")).to_have_count(
             1 + len(names) + posted, timeout=60_000

@@ -22,11 +22,22 @@ export function toast(text) {
   setTimeout(() => node.remove(), 6000);
 }
 
+const GET_TRIES = 5;
+const GET_PAUSE_MS = 500;
+
+// What only reads is tried again: browsers break off all that is on its way when a network of the machine changes.
 export async function get(path, params = {}) {
   const query = new URLSearchParams(params);
-  const response = await fetch(`${path}?${query}`);
-  if (!response.ok) throw new Error(`${path}: ${response.status}`);
-  return response.json();
+  for (let left = GET_TRIES - 1; ; left -= 1) {
+    try {
+      const response = await fetch(`${path}?${query}`);
+      if (!response.ok) throw new Error(`${path}: ${response.status}`);
+      return await response.json();
+    } catch (error) {
+      if (left === 0 || !(error instanceof TypeError)) throw error;
+      await new Promise((resolve) => setTimeout(resolve, GET_PAUSE_MS));
+    }
+  }
 }
 
 // The answer, or null after telling the person why not.
