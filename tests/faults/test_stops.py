@@ -124,6 +124,20 @@ async def test_a_stop_that_is_told_again_leaves_the_question_behind(tmp_path: Pa
         assert (await core.store.get(behind.run_id) or make_run()).stop_requested_at is None
 
 
+async def test_a_stop_is_not_for_an_answer_that_stands(tmp_path: Path) -> None:
+    """Its run still shares files: whoever reads the answer means the question behind it."""
+    async with core_of(tmp_path) as core:
+        first, behind = make_request(), make_request(ts="1795302364.000300", thread_ts=ROOT)
+        for request in (first, behind):
+            await core.store.add(make_run(request))
+        outcome = Outcome(state=RunState.SUCCEEDED, answer="done")
+        await core.store.update(
+            first.run_id, state=RunState.ANSWERING, outcome=outcome, delivery="sent"
+        )
+        assert await core.intake.stop_thread(first.thread, user="U1", ts="1795302365.000100")
+        assert (await core.store.get(behind.run_id) or make_run()).stop_requested_by == "U1"
+
+
 async def test_the_word_stop_stops_the_oldest_unfinished_run(tmp_path: Path) -> None:
     """Stopping a thread stops the run that is going, once; then there is nothing to stop."""
     async with core_of(tmp_path) as core:
