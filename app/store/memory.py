@@ -30,7 +30,7 @@ from app.runs.request import RunId, RunRequest, Thread
 from app.runs.session import NOT_KEPT, NameTakenError, Session, SessionChanges, SessionId
 from app.store.approvals import MemoryApprovalStore
 from app.store.pull_requests import MemoryPullRequestStore
-from app.store.runs import REFUSAL_CODES, position_of
+from app.store.queue import REFUSAL_CODES, position_of
 
 
 class MemoryRunStore:

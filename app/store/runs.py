@@ -13,16 +13,14 @@ import sqlalchemy as sa
 from typing_extensions import Unpack
 
 from app.aio import open_task_group, together
-from app.errors import ErrorCode, LeaseLostError
+from app.errors import LeaseLostError
 from app.runs.budget import JUDGEMENTS, BudgetKey, SpentCall, charges, day_of, to_micro
 from app.runs.model import (
     BEGINNING_STATES,
     FINAL_STATES,
-    STARTED_STATES,
     UNDECIDED,
     UNFINISHED_STATES,
     WAITING_STATES,
-    QueuePosition,
     QueueStats,
     Run,
     RunCost,
@@ -30,7 +28,7 @@ from app.runs.model import (
     RunState,
 )
 from app.runs.ports import RunChanges
-from app.runs.request import Addressing, RunId, RunRequest, Thread
+from app.runs.request import RunId, RunRequest, Thread
 from app.store import migrations
 from app.store.accounts import SqlAccountStore
 from app.store.approvals import SqlApprovalStore
@@ -54,10 +52,10 @@ from app.store.heard import SqlHeard
 from app.store.installation import SqlInstallation
 from app.store.leases import SqlLeases
 from app.store.pull_requests import SqlPullRequestStore
+from app.store.queue import count_queue
 from app.store.sessions import SqlSessionStore
 from app.store.settings import SqlChannelNoteStore, SqlDefaultStore, SqlOwnKeyStore, SqlWelcomeStore
 from app.store.tables import (
-    UtcTime,
     approvals,
     in_states,
     model_calls,
@@ -172,9 +170,6 @@ REMOVED_AT_ONCE, REMOVAL_PAUSE_S = 100, 0.1
 """Old runs in one transaction, and the time left to others before the next."""
 READ_AT_ONCE = 50
 """Rows made records before the loop may do something else."""
-REFUSAL_CODES = frozenset({ErrorCode.NOT_ALLOWED, ErrorCode.REQUEST_INVALID, ErrorCode.QUEUE_FULL})
-"""Runs that ended in these before they began did not cost anything, so they do not count against a person's hourly limit."""
-
 _UNFINISHED = in_states(runs, UNFINISHED_STATES)
 """Named one by one, not as "not in": so the index on the state finds the few among all that are kept."""
 _ENDED = in_states(runs, FINAL_STATES)
@@ -354,31 +349,9 @@ class SqlRunStore:
         )
 
     async def queue_stats(self, run: Run, *, since: datetime, capacity: int) -> QueueStats:
-        # Counted by the database: under load, reading all waiting runs for each new one took half of the process's time.
-        request = run.request
-        values = {
-            "run_id": run.id,
-            "team": request.team,
-            "user": request.user,
-            "since": since,
-            "thread_key": run.thread.key,
-            "message_ts": request.message_ts,
-        }
-
-        def work(connection: sa.Connection) -> QueueStats:
-            row = connection.execute(_COUNTS, values).one()
-            ahead: int = 0
-            if row.unfinished > capacity:  # else it waits for nobody elsewhere
-                ahead = connection.execute(_COUNT_ELSEWHERE, {"run_id": run.id}).scalar_one()
-            return QueueStats(
-                runs_of_user=row.of_user,
-                unfinished=row.unfinished,
-                position=position_of(
-                    ahead_in_thread=row.in_thread, ahead_elsewhere=ahead, capacity=capacity
-                ),
-            )
-
-        return await self._call(work)
+        return await self._call(
+            lambda connection: count_queue(connection, run, since=since, capacity=capacity)
+        )
 
     async def remove_ended(self, *, before: datetime, limit: int) -> int:
         await self._call(lambda connection: _forget(connection, before=before))
@@ -460,99 +433,3 @@ def _to_row(run: Run) -> dict[str, Any]:
         "message_ts": request.message_ts,
         "needs_slot": run.needs_slot,
     }
-
-
-def _counts() -> sa.Select[int, int, int]:
-    """Selects, for a stored run, its person's runs, all that are unfinished, and those before it in its thread."""
-    of_user = (
-        (runs.c.team == sa.bindparam("team"))
-        & (runs.c.user == sa.bindparam("user"))
-        & (runs.c.created_at >= sa.bindparam("since", type_=UtcTime))
-        & sa.or_(
-            runs.c.error_code.is_(None),
-            runs.c.error_code.not_in(REFUSAL_CODES),
-            runs.c.attempt > 0,
-        )
-    )
-    addressing = sa.type_coerce(runs.c.request, sa.JSON)["addressing"].as_string()
-    in_thread = (
-        _UNFINISHED
-        # Not what may be for others: nobody shall see that it was looked at.
-        & sa.func.coalesce(addressing, "").not_in([Addressing.NONE, Addressing.OTHERS])
-        & (runs.c.id != sa.bindparam("run_id"))
-        & (runs.c.thread_key == sa.bindparam("thread_key"))
-        & (runs.c.message_ts < sa.bindparam("message_ts"))
-    )
-
-    def count(which: sa.ColumnElement[bool]) -> sa.ScalarSelect[int]:
-        # Each by an index of its own, which one condition over all of them would not be.
-        return sa.select(sa.func.count()).select_from(runs).where(which).scalar_subquery()
-
-    return sa.select(
-        count(of_user).label("of_user"),
-        count(_UNFINISHED).label("unfinished"),
-        count(in_thread).label("in_thread"),
-    )
-
-
-def _count_elsewhere() -> sa.Select[int]:
-    """Selects the count of runs that go or come before a run when people take turns: as the one in memory counts."""
-    own, before = runs.alias("own"), runs.alias("before")
-    turn = (
-        sa.select(sa.func.count())
-        .where(
-            in_states(before, UNFINISHED_STATES),
-            before.c.team == own.c.team,
-            before.c.user == own.c.user,
-            _order(before) < _order(own),
-        )
-        .correlate(own)
-        .scalar_subquery()
-        .label("turn")
-    )
-    asker = (
-        sa.select(turn, own.c.created_at, in_states(own, STARTED_STATES).label("goes"))
-        .where(own.c.id == sa.bindparam("run_id"))
-        .cte("asker")
-    )
-    is_waiting = in_states(runs, WAITING_STATES)
-    waits_longer = is_waiting & (
-        runs.c.created_at < sa.select(asker.c.created_at).scalar_subquery()
-    )
-    # Counted by person: ranking every run that waits took most of the time when a thousand did.
-    person = (
-        sa.select(
-            sa.func.count().filter(~is_waiting).label("going"),
-            sa.func.count().filter(is_waiting).label("waiting"),
-            sa.func.count().filter(waits_longer).label("longer"),
-        )
-        .where(_UNFINISHED)
-        .group_by(runs.c.team, runs.c.user)
-        .cte("person")
-    )
-    turns = asker.c.turn - person.c.going
-    in_earlier_rounds = sa.case(
-        (turns <= 0, 0), (turns < person.c.waiting, turns), else_=person.c.waiting
-    )
-    in_same_round = sa.case(((turns >= 0) & (person.c.longer > turns), 1), else_=0)
-    ahead = sa.func.sum(person.c.going + in_earlier_rounds + in_same_round)
-    itself = sa.func.max(sa.case((asker.c.goes, 1), else_=0))
-    counted = sa.func.coalesce(ahead - itself, 0)
-    return sa.select(counted).select_from(asker.join(person, sa.true()))
-
-
-def _order(one: sa.FromClause) -> sa.Tuple:
-    """Returns by what a person's own runs come one after the other: those that go were the first."""
-    is_waiting = sa.case((in_states(one, WAITING_STATES), 1), else_=0)
-    return sa.tuple_(is_waiting, one.c.created_at, one.c.id)
-
-
-_COUNTS, _COUNT_ELSEWHERE = _counts(), _count_elsewhere()
-"""Made once: it takes longer to compose them than to carry them out."""
-
-
-def position_of(*, ahead_in_thread: int, ahead_elsewhere: int, capacity: int) -> QueuePosition:
-    """Returns what it waits for. `ahead_elsewhere`: all runs that go or come before it, of which `capacity` may go at once."""
-    return QueuePosition(
-        ahead_in_thread=ahead_in_thread, ahead_elsewhere=max(0, ahead_elsewhere - capacity + 1)
-    )

@@ -14,6 +14,7 @@ from typing import Any, NewType, Union, get_args, get_origin, get_type_hints
 import sqlalchemy as sa
 from pydantic import TypeAdapter
 from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
 from typing_extensions import override
 
 from app.approvals.records import Approval
@@ -59,7 +60,7 @@ class UtcTime(sa.TypeDecorator[datetime]):
         return None if value is None else datetime.fromtimestamp(value, UTC)
 
 
-class Now(sa.ColumnElement[datetime]):
+class Now(FunctionElement[datetime]):
     """The database's own clock, the same for all processes whatever theirs say; to the millisecond."""
 
     type = UtcTime()

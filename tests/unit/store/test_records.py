@@ -5,6 +5,8 @@ from types import NoneType
 from typing import Any, get_args, get_type_hints
 
 import pytest
+import sqlalchemy as sa
+from sqlalchemy.engine.interfaces import CacheStats
 
 from app.runs.testing import (
     DefaultChanges,
@@ -15,7 +17,7 @@ from app.runs.testing import (
     SessionChanges,
     SpentCall,
 )
-from app.store.tables import defaults, model_calls, runs, sessions
+from app.store.tables import Now, defaults, model_calls, runs, sessions
 
 FIXED = {
     Run: {"id", "created_at", "revision", "stop_requested_by", "stop_requested_at"},
@@ -62,3 +64,9 @@ def test_each_field_has_a_column(record: Any, table: Any, beside: set[str]) -> N
     hints = get_type_hints(record)
     for name in names:
         assert table.c[name].nullable is (NoneType in get_args(hints[name])), name
+
+
+def test_a_statement_with_the_time_of_the_database_is_compiled_once() -> None:
+    with sa.create_engine("sqlite://").connect() as connection:
+        found = [connection.execute(sa.select(Now())).context.cache_hit for _ in range(2)]
+    assert found == [CacheStats.CACHE_MISS, CacheStats.CACHE_HIT]
