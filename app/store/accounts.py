@@ -59,7 +59,7 @@ class SqlAccountStore:
 
     async def claim_refresh(self, owner: Owner, service: Service, *, hold_s: float) -> bool:
         until = accounts.c.refreshing_until
-        is_free = _own(owner, service) & (until.is_(None) | (until < Now()))
+        is_free = _own(owner, service) & (until.is_(None) | (until <= Now()))
         claim = sa.update(accounts).where(is_free).values(refreshing_until=later(hold_s))
         return await self._database.call(lambda connection: connection.execute(claim).rowcount == 1)
 

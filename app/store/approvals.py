@@ -101,7 +101,7 @@ class SqlApprovalStore:
 
     async def claim_telling(self, approval_id: str) -> bool:
         until = approvals.c.telling_until
-        is_free = (approvals.c.id == approval_id) & (until.is_(None) | (until < Now()))
+        is_free = (approvals.c.id == approval_id) & (until.is_(None) | (until <= Now()))
         claimed = sa.update(approvals).where(is_free).values(telling_until=later(TELLING_S))
         return await self._call(lambda connection: connection.execute(claimed).rowcount == 1)
 

@@ -62,7 +62,7 @@ class SqlPullRequestStore:
     async def claim(self, *, limit: int) -> Sequence[PullRequest]:
         claimed_until = pull_requests.c.claimed_until
         lives = sa.exists().where(processes.c.id == pull_requests.c.claimed_by)
-        is_free = claimed_until.is_(None) | (claimed_until < Now()) | ~lives
+        is_free = claimed_until.is_(None) | (claimed_until <= Now()) | ~lives
         is_due = (pull_requests.c.next_at <= Now()) & is_free
         due = (
             sa.select(pull_requests.c.id)
