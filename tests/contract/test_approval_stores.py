@@ -11,10 +11,12 @@ import pytest
 
 from app.aio import open_task_group
 from app.approvals.records import (
+    MAX_WAITING_OF_RUN,
     Approval,
     ApprovalAnswer,
     ApprovalState,
     ApprovalStore,
+    TooManyWaitingError,
     Unanswered,
 )
 from app.approvals.rules import DeedKind
@@ -129,6 +131,26 @@ async def test_many_at_once_ask_for_rows_with_numbers_of_their_own(stores: Store
     rows = await at_once(*(both[at % 2].ask(one) for at, one in enumerate(wanted)))
     assert sorted({row.number for row in rows}) == [1, 2, 3, 4]
     assert len({row.id for row in rows}) == 4
+
+
+async def test_one_run_has_not_more_than_twenty_waiting(stores: Stores) -> None:
+    """However many it asks for at once; what has its answer makes room. Whoever waits reads all of theirs together."""
+    wanted = [asked(digest=f"{number:064}") for number in range(MAX_WAITING_OF_RUN + 2)]
+
+    async def ask(one: Approval) -> Approval | None:
+        try:
+            return await stores.one.ask(one)
+        except TooManyWaitingError:
+            return None
+
+    rows = [row for row in await at_once(*map(ask, wanted)) if row is not None]
+    assert len(rows) == MAX_WAITING_OF_RUN
+    await stores.other.answer(rows[0].id, no(), is_for_thread=False)
+    assert await ask(asked()) is not None
+    found = await stores.other.get_all([*(row.id for row in rows), "apv_none"])
+    assert set(found) == {row.id for row in rows}
+    assert found[rows[0].id].state is ApprovalState.DENIED
+    assert len(await stores.one.waiting(RUN.request.team)) == MAX_WAITING_OF_RUN
 
 
 async def test_a_yes_lets_one_through_once(stores: Stores) -> None:
