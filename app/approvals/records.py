@@ -168,8 +168,8 @@ class ApprovalStore(Protocol):
         """Returns all that a run has asked for, in order."""
         ...
 
-    async def count(self, rule: str) -> None:
-        """Counts that a rule has decided, by its words."""
+    async def count(self, decided: Mapping[str, int]) -> None:
+        """Adds to how often rules have decided, by their words."""
         ...
 
     async def hits(self) -> Mapping[str, int]:

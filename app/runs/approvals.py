@@ -134,7 +134,7 @@ class ApprovalDesk:
         rule = rules.find(deed, channel=run.request.channel) if run is not None else None
         decision = rule.decision if rule is not None else Decision.ALLOW
         if rule is not None:
-            await self._ports.approvals.count(rule.words)
+            await self._ports.approvals.count({rule.words: 1})
         if decision is Decision.DENY:
             raise NotApprovedError(f"{deed.target} is not allowed here")
         allowed = None

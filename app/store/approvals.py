@@ -171,11 +171,14 @@ class SqlApprovalStore:
         ordered = query.order_by(approvals.c.number)
         return await self._call(lambda connection: _all(connection, ordered))
 
-    async def count(self, rule: str) -> None:
+    async def count(self, decided: Mapping[str, int]) -> None:
+        rows = [{"rule": rule, "hits": hits} for rule, hits in sorted(decided.items())]
+
         def work(connection: sa.Connection) -> None:
-            first = insert_for(connection, approval_hits).values(rule=rule, hits=1)
-            more = {"hits": approval_hits.c.hits + 1}
-            connection.execute(first.on_conflict_do_update(index_elements=["rule"], set_=more))
+            first = insert_for(connection, approval_hits)
+            more = {"hits": approval_hits.c.hits + first.excluded.hits}
+            added = first.on_conflict_do_update(index_elements=["rule"], set_=more)
+            connection.execute(added, rows)
 
         await self._call(work)
 
@@ -271,8 +274,8 @@ class MemoryApprovalStore:
         waiting = ApprovalState.WAITING
         return [one for one in self._rows.values() if (one.team, one.state) == (team, waiting)]
 
-    async def count(self, rule: str) -> None:
-        self._hits[rule] += 1
+    async def count(self, decided: Mapping[str, int]) -> None:
+        self._hits.update(decided)
 
     async def hits(self) -> Mapping[str, int]:
         return self._hits

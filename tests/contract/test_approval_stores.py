@@ -256,9 +256,10 @@ async def test_a_yes_for_the_thread_holds_there_for_that_rule_and_target(stores:
 async def test_what_rules_have_decided_is_counted(stores: Stores) -> None:
     """By their words, over all processes."""
     for store in (stores.one, stores.other, stores.one):
-        await store.count('push = "*"')
-    await stores.other.count('tool = "a.b"')
-    assert dict(await stores.one.hits()) == {'push = "*"': 3, 'tool = "a.b"': 1}
+        await store.count({'push = "*"': 2, 'own_key = "*"': 1})
+    await stores.other.count({'tool = "a.b"': 1})
+    counted = {'push = "*"': 6, 'own_key = "*"': 3, 'tool = "a.b"': 1}
+    assert dict(await stores.one.hits()) == counted
 
 
 async def test_what_waits_in_a_team_is_found(stores: Stores) -> None:
