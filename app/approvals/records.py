@@ -24,7 +24,9 @@ class ApprovalState(StrEnum):
 
 TELLING_S = 15.0
 """For so long nobody else brings a card up to date, when a process dies in the middle of that."""
-MAX_WAITING = 200
+MAX_WAITING_OF_RUN = 20
+"""At once: each has a card in the thread."""
+TOLD_AT_ONCE = 200
 """Rows of one look."""
 OPEN_STATES: Collection[ApprovalState] = frozenset({ApprovalState.WAITING, ApprovalState.ALLOWED})
 GIVEN_STATES: Collection[ApprovalState] = frozenset({ApprovalState.ALLOWED, ApprovalState.USED})
@@ -91,6 +93,10 @@ class Approval:
         return self.kind not in (DeedKind.HOST, DeedKind.OWN_KEY, DeedKind.QUESTION)
 
 
+class TooManyWaitingError(Exception):
+    """`MAX_WAITING_OF_RUN` things of one run wait for people already."""
+
+
 class Unanswered(StrEnum):
     """Why a press changes nothing."""
 
@@ -108,10 +114,18 @@ class ApprovalStore(Protocol):
     """
 
     async def ask(self, approval: Approval) -> Approval:
-        """Inserts a row with the next number of its run; or returns the one by which the run has asked for the same deed already, unless that was used, and for once."""
+        """Inserts a row with the next number of its run; or returns the one by which the run has asked for the same deed already, unless that was used, and for once.
+
+        Raises:
+            TooManyWaitingError: nothing was inserted.
+        """
         ...
 
     async def get(self, approval_id: str) -> Approval | None: ...
+
+    async def get_all(self, approval_ids: Collection[str]) -> Mapping[str, Approval]:
+        """Returns those of them that there are, by their ids."""
+        ...
 
     async def answer(
         self, approval_id: str, answer: ApprovalAnswer, *, is_for_thread: bool
@@ -143,19 +157,19 @@ class ApprovalStore(Protocol):
         ...
 
     async def close(self) -> Sequence[Approval]:
-        """Ends those whose time is over, and those whose runs are; returns all whose card does not show what they are, the oldest first."""
+        """Ends those whose time is over, and those whose runs are; returns those whose card does not show what they are, the oldest first; `TOLD_AT_ONCE` at most."""
         ...
 
     async def waiting(self, team: str) -> Sequence[Approval]:
-        """Returns what waits in a team, the oldest first; `MAX_WAITING` at most."""
+        """Returns what waits in a team, the oldest first: of each run that goes `MAX_WAITING_OF_RUN` at most."""
         ...
 
     async def of_run(self, run_id: str) -> Sequence[Approval]:
         """Returns all that a run has asked for, in order."""
         ...
 
-    async def count(self, rule: str) -> None:
-        """Counts that a rule has decided, by its words."""
+    async def count(self, decided: Mapping[str, int]) -> None:
+        """Adds to how often rules have decided, by their words."""
         ...
 
     async def hits(self) -> Mapping[str, int]:

@@ -245,9 +245,15 @@ async def open_core(
     if takes_over:
         await sweep(provider, left, living=await living())
         await _tell_sandbox(settings, provider, outside.choice)
-    watch = PermissionWatch(policy.permissions, settings.toml, members_of=outside.slack.members_of)
+    watch = PermissionWatch(
+        policy.permissions,
+        settings.toml,
+        members_of=outside.slack.members_of,
+        count_rules=adapters.store.approvals.count,
+    )
     await watch.load()
     async with AsyncExitStack() as stack:
+        stack.push_async_callback(watch.count)
         ledger = await stack.enter_async_context(
             open_ledger(settings, adapters.spending, clock, permissions=policy.permissions)
         )

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -19,15 +20,25 @@ FIRST_S: Final = 5.0
 """For the members of all groups, before anything is heard."""
 MembersOf = Callable[[str], Awaitable[frozenset[str] | None]]
 """Returns the members of a user group of Slack's; None when Slack does not tell them. Raises: ConnectionError: not now."""
+CountRules = Callable[[Mapping[str, int]], Awaitable[None]]
+"""Adds to how often rules have decided, by their words. Raises: OSError: not now."""
 _log = get_logger(__name__)
 
 
 class PermissionWatch:
     """One for a process."""
 
-    def __init__(self, permissions: Permissions, toml: OrionToml, *, members_of: MembersOf) -> None:
+    def __init__(
+        self,
+        permissions: Permissions,
+        toml: OrionToml,
+        *,
+        members_of: MembersOf,
+        count_rules: CountRules,
+    ) -> None:
         self._permissions = permissions
         self._members_of = members_of
+        self._count_rules = count_rules
         self._path = toml.path
         self._seen = _state_of(toml.path)
         self._groups: Mapping[str, Sequence[str]] = toml.groups
@@ -44,10 +55,11 @@ class PermissionWatch:
             _log.warning("permissions.group_unknown", reason="Slack does not answer")
 
     async def watch_file_forever(self) -> None:
-        """Takes up what changes in the file, until cancelled. A mistake changes nothing and is in the log."""
+        """Takes up what changes in the file and writes which rules have decided, until cancelled. A mistake changes nothing and is in the log."""
         while True:
             await asyncio.sleep(LOOK_S)
             self.look()
+            await self.count()
 
     async def ask_forever(self) -> None:
         """Asks Slack for the members of one group after the other, until cancelled."""
@@ -61,6 +73,12 @@ class PermissionWatch:
         """Asks at once for the members of a group that Slack says has changed."""
         if group in self._asked:
             await self._ask(group)
+
+    async def count(self) -> None:
+        """Writes which rules have decided. Never raises: they are for the operator, and a few more or less do not matter."""
+        if decided := self._permissions.take_decided():
+            with suppress(OSError):
+                await self._count_rules(decided)
 
     def look(self) -> None:
         """Takes up what has changed in the file since the last look."""

@@ -16,11 +16,12 @@ They stand in `orion.toml`:
 What no rule says is as the settings have it.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from typing import Final
+from typing import Any, Final
 
 EVERYONE: Final = "everyone"
 OPERATORS: Final = "operators"
@@ -66,6 +67,15 @@ class PermissionRule:
     budget_day: int | None = None
     """Micro-dollars that each of them may spend a day."""
 
+    @property
+    def words(self) -> str:
+        """What it says, wherever it stands in the file."""
+        said: dict[str, object] = {"who": list(self.who), "channels": list(self.channels)}
+        said |= {thing: list(patterns) for thing, patterns in self.things.items()}
+        said |= self.rights
+        said |= {} if self.budget_day is None else {"budget_day": self.budget_day}
+        return ", ".join(f"{key} = {value}" for key, value in said.items() if value != [])
+
     def is_about(self, channel: str) -> bool:
         is_direct = channel.startswith("D")
         return not self.channels or channel in self.channels or (is_direct and DM in self.channels)
@@ -96,6 +106,7 @@ class Permissions:
         self._rules = tuple(rules)
         self._groups = {name: frozenset(members) for name, members in (groups or {}).items()}
         self._operators = frozenset(operators)
+        self._decided: Counter[str] = Counter()
 
     def __bool__(self) -> bool:
         return bool(self._rules)
@@ -103,6 +114,11 @@ class Permissions:
     @property
     def has_budgets(self) -> bool:
         return any(rule.budget_day is not None for rule in self._rules)
+
+    def take_decided(self) -> Mapping[str, int]:
+        """Returns how often each rule has decided since this was called last, by its words."""
+        taken, self._decided = self._decided, Counter()
+        return taken
 
     def set_rules(self, rules: Sequence[PermissionRule]) -> None:
         self._rules = tuple(rules)
@@ -120,7 +136,7 @@ class Permissions:
         """Returns what decides whether a person may do that there; None = no rule says."""
         for rule in self._rules_about(user, channel):
             if right in rule.rights:
-                return Ruling(rule=rule.name, is_allowed=rule.rights[right])
+                return self._ruling(rule, is_allowed=rule.rights[right])
         return None
 
     def forbids(self, right: Right, *, user: str, channel: str) -> bool:
@@ -132,14 +148,14 @@ class Permissions:
         """Returns the patterns of what alone a person may have there; None = no rule says."""
         for rule in self._rules_about(user, channel):
             if thing in rule.things:
-                return Ruling(rule=rule.name, patterns=rule.things[thing])
+                return self._ruling(rule, patterns=rule.things[thing])
         return None
 
     def find_budget(self, *, user: str, channel: str) -> Ruling | None:
         """Returns the day's budget of a person; None = no rule says."""
         for rule in self._rules_about(user, channel):
             if rule.budget_day is not None:
-                return Ruling(rule=rule.name, budget_day=rule.budget_day)
+                return self._ruling(rule, budget_day=rule.budget_day)
         return None
 
     def why_not(self, thing: Thing, value: str, *, user: str, channel: str) -> str:
@@ -151,6 +167,10 @@ class Permissions:
             return ""
         known = ", ".join(ruling.patterns) or "none"
         return f"{value} is not for you here; of {thing} you may have: {known} ({ruling.rule} of orion.toml)"
+
+    def _ruling(self, rule: PermissionRule, **what: Any) -> Ruling:  # noqa: ANN401 - Ruling's own
+        self._decided[rule.words] += 1
+        return Ruling(rule=rule.name, **what)
 
     def _rules_about(self, user: str, channel: str) -> Iterator[PermissionRule]:
         for rule in self._rules:

@@ -1,18 +1,23 @@
 """Holds up what an agent is about to do outside until a person has said yes, asks people what it wants to know, and counts what they say."""
 
 import asyncio
+import math
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
 
+from app.aio import open_task_group
 from app.approvals.questions import MAX_QUESTIONS, TOOL, Question
 from app.approvals.records import (
+    MAX_WAITING_OF_RUN,
     TELLING_S,
     Approval,
     ApprovalAnswer,
     ApprovalState,
+    TooManyWaitingError,
     Unanswered,
 )
 from app.approvals.rules import ASKER, CHANNEL, OPERATORS, ApprovalRule, Decision, Deed, DeedKind
@@ -37,8 +42,8 @@ HOLD_S: Final = 45.0
 """A request is held so long while people think; then the agent is told to ask again. Gemini CLI, as its settings are made here, gives up after 60 s."""
 PARK_AFTER_S: Final = 10.0
 """Then the slot of its run is somebody else's, until there is an answer or the agent goes on."""
-LOOK_INTERVAL_S: Final = 0.5
-"""Between two looks for an answer that came to another process."""
+LOOK_INTERVAL_S, LOOK_AGE_S = 0.5, 0.25
+"""Between two looks for an answer that came to another process; and what one look has found is good for all that wait here."""
 KEEP_INTERVAL_S: Final = 5.0
 """Between two looks for what nobody answered in time, and for cards that a process left behind."""
 PRESS_TIMEOUT_S: Final = 2.0
@@ -50,6 +55,7 @@ SHOW_TIMEOUT_S: Final = TELLING_S - 3.0
 
 OVER: Final = "the run is over"
 DONE: Final = "this was allowed once, and is done; ask anew to do it again"
+TOO_MANY: Final = f"{MAX_WAITING_OF_RUN} things wait for people already: wait for their answers"
 _log = get_logger(__name__)
 
 
@@ -69,6 +75,14 @@ class Press:
     """By somebody of another company."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Waiting:
+    """What requests here wait for."""
+
+    until: datetime
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+
 class ApprovalDesk:
     """One for a process; what it knows of waiting deeds is in the store, where all processes have it."""
 
@@ -84,8 +98,11 @@ class ApprovalDesk:
         self._ports = ports
         self._policy = policy
         self._hold_s = hold_s
-        self._waiting: dict[str, asyncio.Event] = {}
-        """By the ids of what requests here wait for; set when something has changed."""
+        self._waiting: dict[str, _Waiting] = {}
+        """By its ids."""
+        self._found: Mapping[str, Approval] = {}
+        self._found_at_s = -math.inf
+        self._looking = asyncio.Lock()
 
     def of(self, run: Run) -> RunApprovals | None:
         """Returns how a run asks; None = there are no rules, and its agent may not."""
@@ -117,7 +134,7 @@ class ApprovalDesk:
         rule = rules.find(deed, channel=run.request.channel) if run is not None else None
         decision = rule.decision if rule is not None else Decision.ALLOW
         if rule is not None:
-            await self._ports.approvals.count(rule.words)
+            await self._ports.approvals.count({rule.words: 1})
         if decision is Decision.DENY:
             raise NotApprovedError(f"{deed.target} is not allowed here")
         allowed = None
@@ -238,9 +255,10 @@ class ApprovalDesk:
 
     async def keep(self) -> None:
         """Does so once. Raises: OSError."""
-        for approval in await self._ports.approvals.close():
-            self._wake(approval.id)
-            await self._tell(approval.id)
+        async with open_task_group() as group:
+            for approval in await self._ports.approvals.close():
+                self._wake(approval.id)
+                group.create_task(self._tell(approval.id))
 
     def _row(self, run: Run, deed: Deed, *, by: tuple[str, ...]) -> Approval:
         """Returns what is kept of something that a run needs people for."""
@@ -267,7 +285,10 @@ class ApprovalDesk:
     async def _ask(self, row: Approval) -> Approval:
         """Keeps and shows it, unless that was done before; returns it with its answer, or as it is after `hold_s`."""
         until = asyncio.get_running_loop().time() + self._hold_s
-        asked = await self._ports.approvals.ask(row)
+        try:
+            asked = await self._ports.approvals.ask(row)
+        except TooManyWaitingError as exc:
+            raise NotApprovedError(TOO_MANY) from exc
         if not asked.card_ts:
             await self._tell(asked.id)
         return await self._wait(asked, until=until)
@@ -304,36 +325,52 @@ class ApprovalDesk:
 
     async def _wait(self, approval: Approval, *, until: float) -> Approval:
         """Returns it with its answer, or as it is then, by the loop's clock."""
-        changed = self._waiting.setdefault(approval.id, asyncio.Event())
         park_at = asyncio.get_running_loop().time() + PARK_AFTER_S
         try:
-            approval = await self._look(approval, changed, until=min(park_at, until))
+            approval = await self._look(approval, until=min(park_at, until))
             if approval.state is ApprovalState.WAITING and park_at < until:
                 async with self._dispatcher.parked(RunId(approval.run_id)):
-                    approval = await self._look(approval, changed, until=until)
+                    approval = await self._look(approval, until=until)
         finally:
-            if self._waiting.get(approval.id) is changed:
-                del self._waiting[approval.id]
+            self._waiting.pop(approval.id, None)  # whoever waits for it as well puts it there again
         return approval
 
-    async def _look(self, approval: Approval, changed: asyncio.Event, *, until: float) -> Approval:
+    async def _look(self, approval: Approval, *, until: float) -> Approval:
         """Returns it as soon as it has an answer, or as it is then. A database that is away for a moment has no answer."""
         with suppress(TimeoutError):
             async with asyncio.timeout_at(until):
                 while approval.state is ApprovalState.WAITING:
+                    waiting = self._waiting.setdefault(approval.id, _Waiting(approval.until))
                     with suppress(TimeoutError):
                         async with asyncio.timeout(LOOK_INTERVAL_S):
-                            await changed.wait()
-                    changed.clear()
+                            await waiting.changed.wait()
+                    waiting.changed.clear()
                     with suppress(OSError):
-                        if approval.until <= self._ports.clock.now():
-                            await self.keep()  # functions have nobody who does it every few seconds
-                        approval = await self._ports.approvals.get(approval.id) or approval
+                        approval = await self._read(approval)
+                    if approval.state is ApprovalState.EXPIRED:
+                        await self._tell(approval.id)  # functions have nobody who keeps cards
         return approval
 
+    async def _read(self, approval: Approval) -> Approval:
+        """Returns it as it is, read together with all that waits here: two hundred would ask the database four hundred times a second."""
+        loop = asyncio.get_running_loop()
+        async with self._looking:
+            if loop.time() >= self._found_at_s + LOOK_AGE_S:
+                self._found_at_s = loop.time()
+                now = self._ports.clock.now()
+                try:
+                    if any(one.until <= now for one in self._waiting.values()):
+                        await self._ports.approvals.close()
+                    self._found = await self._ports.approvals.get_all(tuple(self._waiting))
+                except OSError:
+                    self._found_at_s = loop.time()  # it may have taken long to say so: once for all
+                    raise
+            return self._found.get(approval.id, approval)
+
     def _wake(self, approval_id: str) -> None:
-        if changed := self._waiting.get(approval_id):
-            changed.set()
+        if waiting := self._waiting.get(approval_id):
+            self._found_at_s = -math.inf
+            waiting.changed.set()
 
     async def _tell(self, approval_id: str) -> None:
         """Makes its card show what it is. Never raises: what was not shown now is by `keep`, at whichever process."""

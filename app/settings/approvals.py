@@ -1,6 +1,5 @@
 """`[[approvals]]` of `orion.toml`: rules of what a person is asked for, read and checked."""
 
-import difflib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
@@ -28,7 +27,7 @@ from app.approvals.rules import (
     DeedKind,
 )
 from app.egress.hosts import HostError, read_entry
-from app.settings.permissions import check_people
+from app.settings.permissions import check_people, nearest
 
 MAX_PEOPLE: Final = 5
 """Who must say yes; more would never come together."""
@@ -48,7 +47,7 @@ def _check_by(by: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
 
 def _check_decision(word: str) -> Decision:
     if word not in tuple(Decision):
-        raise ValueError(f"no such decision{_nearest(word, tuple(Decision))}")
+        raise ValueError(f"no such decision{nearest(word, tuple(Decision))}")
     return Decision(word)
 
 
@@ -69,7 +68,7 @@ def _check_host(pattern: str) -> str:
 def _check_protocol(pattern: str) -> str:
     known = sorted({spec.protocol.value for spec in agent_specs() if spec.protocol})
     if not any(fnmatchcase(one, pattern) for one in known):
-        raise ValueError(f"is no models' protocol{_nearest(pattern, known)}")
+        raise ValueError(f"is no models' protocol{nearest(pattern, known)}")
     return pattern
 
 
@@ -144,7 +143,7 @@ def find_dead_rules(
         server = rule.pattern.partition(".")[0]
         is_asked = rule.decision is Decision.ASK
         if rule.kind is DeedKind.TOOL and not any(fnmatchcase(one, server) for one in servers):
-            yield f"{rule.words}: there is no MCP server {server} outside sandboxes{_nearest(server, servers)}"
+            yield f"{rule.words}: there is no MCP server {server} outside sandboxes{nearest(server, servers)}"
         elif is_asked and rule.by == (OPERATORS,) and len(operators) < rule.people:
             yield f"{rule.words}: only operators may answer, and ORION_OPERATORS names {len(operators)}"
     for earlier, later in _shadowed(rules):
@@ -160,9 +159,3 @@ def _shadowed(rules: ApprovalRules) -> Iterator[tuple[ApprovalRule, ApprovalRule
                 if is_wider and earlier.pattern in ("*", later.pattern):
                     yield earlier, later
                     break
-
-
-def _nearest(word: str, known: Iterable[str]) -> str:
-    known = tuple(known)
-    near = difflib.get_close_matches(word, known, n=1)
-    return f"; did you mean {near[0]}?" if near else f"; known: {', '.join(known) or 'none'}"

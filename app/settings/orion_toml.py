@@ -67,12 +67,11 @@ no key; threads begin with a copy of what they leave. `init`: lines run when a t
 relative to the file. Nothing else that a command writes is kept.
 """
 
-import difflib
 import posixpath
 import re
 import stat
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
@@ -100,7 +99,7 @@ from app.runs.policy import FollowUps
 from app.runs.selection import RepositoryRule
 from app.settings.approvals import ApprovalTable, join_rules
 from app.settings.group import Hosts, SettingsError
-from app.settings.permissions import GROUPS, GroupName, Members, PermissionTable
+from app.settings.permissions import GROUPS, GroupName, Members, PermissionTable, nearest
 from app.settings.service import MAX_USD
 
 ORION_TOML = Path("orion.toml")
@@ -155,7 +154,7 @@ def _check_target(target: str) -> str:
 
 def _check_agent(name: str) -> str:
     if name not in agent_names():
-        raise ValueError(f"no such agent{_nearest(name, agent_names())}")
+        raise ValueError(f"no such agent{nearest(name, agent_names())}")
     return name
 
 
@@ -167,13 +166,13 @@ def _check_channel(name: str) -> str:
 
 def _check_sandbox(word: str) -> str:
     if word not in SANDBOX_WORDS:
-        raise ValueError(f"no such sandbox{_nearest(word, SANDBOX_WORDS)}")
+        raise ValueError(f"no such sandbox{nearest(word, SANDBOX_WORDS)}")
     return word
 
 
 def _check_follow_ups(word: str) -> FollowUps:
     if word not in tuple(FollowUps):
-        raise ValueError(f"no such rule{_nearest(word, tuple(FollowUps))}")
+        raise ValueError(f"no such rule{nearest(word, tuple(FollowUps))}")
     return FollowUps(word)
 
 
@@ -505,7 +504,7 @@ def _explain(error: Mapping[str, Any]) -> str:
         lists = [name for name in ("rules", "approvals", "permissions") if name in location[:-1]]
         kind = lists[0] if lists else str(location[0])
         table = _TABLES[kind] if len(location) > 1 else _File
-        return f"{key}: no such key{_nearest(str(location[-1]), table.model_fields)}"
+        return f"{key}: no such key{nearest(str(location[-1]), table.model_fields)}"
     message = _WORDS.get(error["type"]) or str(error["msg"]).removeprefix("Value error, ")
     if location != [*error["loc"]] or error["type"] == "missing":
         return f"{key}: {message}"  # the key itself is what is wrong
@@ -517,9 +516,3 @@ def _shown_key(part: str | int) -> str:
     if isinstance(part, int):
         return f"[{part}]"
     return f".{part}" if _BARE_KEY.fullmatch(part) else f'."{part}"'
-
-
-def _nearest(word: str, known: Iterable[str]) -> str:
-    known = tuple(known)
-    near = difflib.get_close_matches(word, known, n=1)
-    return f"; did you mean {near[0]}?" if near else f"; known: {', '.join(known)}"

@@ -2,8 +2,9 @@
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from decimal import Decimal
+from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final
 
 from pydantic import (
@@ -16,9 +17,11 @@ from pydantic import (
     model_validator,
 )
 
+from agent_scripts.registry import agent_names
 from app.permissions.rules import DM, EVERYONE, OPERATORS, PermissionRule, Right, Thing
 from app.runs.budget import to_micro
 from app.settings.service import MAX_USD
+from sandbox_runtime.registry import provider_names
 
 _ID = re.compile(r"[UW][A-Z0-9]{2,}")
 _GROUP_ID = re.compile(r"S[A-Z0-9]{2,}")
@@ -59,11 +62,37 @@ def check_people(people: tuple[str, ...], info: ValidationInfo, *, roles: Iterab
     known = (*roles, *(info.context or {}).get(GROUPS, ()))
     for one in people:
         if one not in known and not _ID.fullmatch(one):
-            near = difflib.get_close_matches(one, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
             raise ValueError(
-                f"{one!r} is neither a group nor the id of a person, such as U012AB3CD; {hint}"
+                f"{one!r} is neither a group nor the id of a person, such as U012AB3CD{nearest(one, known)}"
             )
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Returns the end of a sentence about a word that there is not: the one that may be meant, or all."""
+    known = tuple(known)
+    near = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {near[0]}?" if near else f"; known: {', '.join(known) or 'none'}"
+
+
+def _check_some(
+    known: Sequence[str], what: str
+) -> Callable[[tuple[str, ...] | None], tuple[str, ...] | None]:
+    """Returns what refuses a pattern that none of them has."""
+
+    def check(patterns: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        for one in patterns or ():
+            if not any(fnmatchcase(name, one.casefold()) for name in known):
+                raise ValueError(f"{one!r} is no {what}{nearest(one, known)}")
+        return patterns
+
+    return check
+
+
+def _check_repositories(patterns: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    for one in patterns or ():
+        if "/" not in one and "*" not in one:
+            raise ValueError(f"{one!r} is no repository: write owner/name, or owner/*")
+    return patterns
 
 
 def _check_who(who: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
@@ -86,10 +115,12 @@ class PermissionTable(BaseModel):
 
     who: Annotated[_Texts, Field(min_length=1), AfterValidator(_check_who)]
     channels: _Channels = ()
-    agents: _Texts | None = None
+    agents: Annotated[_Texts | None, AfterValidator(_check_some(agent_names(), "agent"))] = None
     models: _Texts | None = None
-    sandboxes: _Texts | None = None
-    repositories: _Texts | None = None
+    sandboxes: Annotated[
+        _Texts | None, AfterValidator(_check_some(provider_names(), "provider of sandboxes"))
+    ] = None
+    repositories: Annotated[_Texts | None, AfterValidator(_check_repositories)] = None
     budget_day_usd: Annotated[Decimal, Field(gt=0, le=MAX_USD)] | None = None
     use: bool | None = None
     set_defaults: bool | None = None
@@ -119,6 +150,27 @@ class PermissionTable(BaseModel):
 
 def _said(table: PermissionTable, keys: Iterable[Any]) -> dict[Any, Any]:
     return {key: value for key in keys if (value := getattr(table, key)) is not None}
+
+
+def find_unreached(rules: Sequence[PermissionRule]) -> Iterator[str]:
+    """Yields a sentence for each rule that could never decide, as those before it say all of it about all of its people and places."""
+    for number, later in enumerate(rules):
+        earlier = [one for one in rules[:number] if _covers(one, later)]
+        said = {key for one in earlier for key in _keys(one)}
+        if earlier and _keys(later) <= said:
+            names = ", ".join(one.name for one in earlier)
+            yield f"{later.name}: is never reached, as {names} stands before it"
+
+
+def _covers(earlier: PermissionRule, later: PermissionRule) -> bool:
+    is_of_all = EVERYONE in earlier.who or set(later.who) <= set(earlier.who)
+    own, others = set(later.channels), set(earlier.channels)
+    return is_of_all and (not others or (bool(own) and own <= others))
+
+
+def _keys(rule: PermissionRule) -> set[str]:
+    budget = set() if rule.budget_day is None else {"budget_day_usd"}
+    return {*rule.rights, *rule.things, *budget}
 
 
 def is_slack_group(member: str) -> bool:

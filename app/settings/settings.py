@@ -29,6 +29,7 @@ from app.settings.approvals import find_dead_rules
 from app.settings.group import SettingsError, fields_of
 from app.settings.mcp import McpServers, read_mcp_servers
 from app.settings.orion_toml import ORION_TOML, OrionToml, load_orion_toml
+from app.settings.permissions import find_unreached
 from app.settings.sandboxes import SandboxSettings, token_fields
 from app.settings.service import (
     BudgetSettings,
@@ -303,6 +304,7 @@ def _find_toml_conflicts(settings: Settings) -> Iterator[str]:
         operators=settings.access.operators,
     ):
         yield f"approvals: {one}"
+    yield from find_unreached(settings.toml.permissions)
     if settings.repositories.github_identity == "person":
         for name in settings.toml.setups:
             yield f"repositories.{name}: setup is run with GITHUB_TOKEN, for everybody; it cannot be with ORION_GITHUB_IDENTITY=person (init can)"

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,12 +11,14 @@ import sqlalchemy as sa
 
 from app.approvals.records import (
     GIVEN_STATES,
-    MAX_WAITING,
+    MAX_WAITING_OF_RUN,
     OPEN_STATES,
     TELLING_S,
+    TOLD_AT_ONCE,
     Approval,
     ApprovalAnswer,
     ApprovalState,
+    TooManyWaitingError,
     Unanswered,
 )
 from app.runs.model import FINAL_STATES
@@ -42,7 +44,11 @@ class SqlApprovalStore:
             .order_by(approvals.c.number.desc())
             .limit(1)
         )
-        highest = sa.select(sa.func.coalesce(sa.func.max(approvals.c.number), 0)).where(of_run)
+        is_waiting = approvals.c.state == ApprovalState.WAITING
+        counts = sa.select(
+            sa.func.coalesce(sa.func.max(approvals.c.number), 0),
+            sa.func.count().filter(is_waiting),
+        ).where(of_run)
 
         # A run's own: two requests of it at once get two numbers, or one row where they want the same.
         lock = sa.select(runs.c.id).where(runs.c.id == approval.run_id).with_for_update()
@@ -52,8 +58,8 @@ class SqlApprovalStore:
             found = _first(connection, same)
             if found is not None and not _is_done(found):
                 return found
-            number = connection.execute(highest).scalar_one() + 1
-            new = replace(approval, number=number, id=_id_of(approval.run_id, number))
+            highest, waiting = connection.execute(counts).one()
+            new = _numbered(approval, highest + 1, waiting=waiting)
             connection.execute(sa.insert(approvals).values(values_of(new)))
             return new
 
@@ -62,6 +68,11 @@ class SqlApprovalStore:
     async def get(self, approval_id: str) -> Approval | None:
         query = sa.select(approvals).where(approvals.c.id == approval_id)
         return await self._call(lambda connection: _first(connection, query))
+
+    async def get_all(self, approval_ids: Collection[str]) -> Mapping[str, Approval]:
+        query = sa.select(approvals).where(approvals.c.id.in_(approval_ids))
+        rows = await self._call(lambda connection: _all(connection, query))
+        return {row.id: row for row in rows}
 
     async def answer(
         self, approval_id: str, answer: ApprovalAnswer, *, is_for_thread: bool
@@ -134,7 +145,7 @@ class SqlApprovalStore:
             sa.select(approvals)
             .where(~approvals.c.is_told)
             .order_by(approvals.c.asked_at)
-            .limit(MAX_WAITING)
+            .limit(TOLD_AT_ONCE)
         )
 
         def work(connection: sa.Connection) -> Sequence[Approval]:
@@ -152,7 +163,6 @@ class SqlApprovalStore:
             sa.select(approvals)
             .where(approvals.c.team == team, approvals.c.state == ApprovalState.WAITING)
             .order_by(approvals.c.asked_at)
-            .limit(MAX_WAITING)
         )
         return await self._call(lambda connection: _all(connection, query))
 
@@ -161,11 +171,14 @@ class SqlApprovalStore:
         ordered = query.order_by(approvals.c.number)
         return await self._call(lambda connection: _all(connection, ordered))
 
-    async def count(self, rule: str) -> None:
+    async def count(self, decided: Mapping[str, int]) -> None:
+        rows = [{"rule": rule, "hits": hits} for rule, hits in sorted(decided.items())]
+
         def work(connection: sa.Connection) -> None:
-            first = insert_for(connection, approval_hits).values(rule=rule, hits=1)
-            more = {"hits": approval_hits.c.hits + 1}
-            connection.execute(first.on_conflict_do_update(index_elements=["rule"], set_=more))
+            first = insert_for(connection, approval_hits)
+            more = {"hits": approval_hits.c.hits + first.excluded.hits}
+            added = first.on_conflict_do_update(index_elements=["rule"], set_=more)
+            connection.execute(added, rows)
 
         await self._call(work)
 
@@ -190,13 +203,16 @@ class MemoryApprovalStore:
         same = [one for one in of_run if one.digest == approval.digest]
         if same and not _is_done(same[-1]):
             return same[-1]
-        number = len(of_run) + 1
-        new = replace(approval, number=number, id=_id_of(approval.run_id, number))
+        waiting = sum(one.state is ApprovalState.WAITING for one in of_run)
+        new = _numbered(approval, len(of_run) + 1, waiting=waiting)
         self._rows[new.id] = new
         return new
 
     async def get(self, approval_id: str) -> Approval | None:
         return self._rows.get(approval_id)
+
+    async def get_all(self, approval_ids: Collection[str]) -> Mapping[str, Approval]:
+        return {one: self._rows[one] for one in approval_ids if one in self._rows}
 
     async def answer(
         self, approval_id: str, answer: ApprovalAnswer, *, is_for_thread: bool
@@ -252,15 +268,14 @@ class MemoryApprovalStore:
                 state = ApprovalState.EXPIRED
             if state is not one.state:
                 self._rows[one.id] = replace(one, state=state, ended_at=now, is_told=False)
-        return [one for one in self._rows.values() if not one.is_told][:MAX_WAITING]
+        return [one for one in self._rows.values() if not one.is_told][:TOLD_AT_ONCE]
 
     async def waiting(self, team: str) -> Sequence[Approval]:
         waiting = ApprovalState.WAITING
-        found = [one for one in self._rows.values() if (one.team, one.state) == (team, waiting)]
-        return found[:MAX_WAITING]
+        return [one for one in self._rows.values() if (one.team, one.state) == (team, waiting)]
 
-    async def count(self, rule: str) -> None:
-        self._hits[rule] += 1
+    async def count(self, decided: Mapping[str, int]) -> None:
+        self._hits.update(decided)
 
     async def hits(self) -> Mapping[str, int]:
         return self._hits
@@ -291,6 +306,13 @@ def _answer(
         ended_at=answer.at if is_decided else None,
         is_told=False,
     )
+
+
+def _numbered(approval: Approval, number: int, *, waiting: int) -> Approval:
+    """Returns a run's new row. Raises: TooManyWaitingError."""
+    if waiting >= MAX_WAITING_OF_RUN:
+        raise TooManyWaitingError
+    return replace(approval, number=number, id=_id_of(approval.run_id, number))
 
 
 def _is_done(found: Approval) -> bool:

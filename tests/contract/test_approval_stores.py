@@ -11,10 +11,12 @@ import pytest
 
 from app.aio import open_task_group
 from app.approvals.records import (
+    MAX_WAITING_OF_RUN,
     Approval,
     ApprovalAnswer,
     ApprovalState,
     ApprovalStore,
+    TooManyWaitingError,
     Unanswered,
 )
 from app.approvals.rules import DeedKind
@@ -131,6 +133,26 @@ async def test_many_at_once_ask_for_rows_with_numbers_of_their_own(stores: Store
     assert len({row.id for row in rows}) == 4
 
 
+async def test_one_run_has_not_more_than_twenty_waiting(stores: Stores) -> None:
+    """However many it asks for at once; what has its answer makes room. Whoever waits reads all of theirs together."""
+    wanted = [asked(digest=f"{number:064}") for number in range(MAX_WAITING_OF_RUN + 2)]
+
+    async def ask(one: Approval) -> Approval | None:
+        try:
+            return await stores.one.ask(one)
+        except TooManyWaitingError:
+            return None
+
+    rows = [row for row in await at_once(*map(ask, wanted)) if row is not None]
+    assert len(rows) == MAX_WAITING_OF_RUN
+    await stores.other.answer(rows[0].id, no(), is_for_thread=False)
+    assert await ask(asked()) is not None
+    found = await stores.other.get_all([*(row.id for row in rows), "apv_none"])
+    assert set(found) == {row.id for row in rows}
+    assert found[rows[0].id].state is ApprovalState.DENIED
+    assert len(await stores.one.waiting(RUN.request.team)) == MAX_WAITING_OF_RUN
+
+
 async def test_a_yes_lets_one_through_once(stores: Stores) -> None:
     """However many want it at the same time."""
     row = await stores.one.ask(asked())
@@ -234,9 +256,10 @@ async def test_a_yes_for_the_thread_holds_there_for_that_rule_and_target(stores:
 async def test_what_rules_have_decided_is_counted(stores: Stores) -> None:
     """By their words, over all processes."""
     for store in (stores.one, stores.other, stores.one):
-        await store.count('push = "*"')
-    await stores.other.count('tool = "a.b"')
-    assert dict(await stores.one.hits()) == {'push = "*"': 3, 'tool = "a.b"': 1}
+        await store.count({'push = "*"': 2, 'own_key = "*"': 1})
+    await stores.other.count({'tool = "a.b"': 1})
+    counted = {'push = "*"': 6, 'own_key = "*"': 3, 'tool = "a.b"': 1}
+    assert dict(await stores.one.hits()) == counted
 
 
 async def test_what_waits_in_a_team_is_found(stores: Stores) -> None:

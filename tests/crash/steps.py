@@ -133,7 +133,10 @@ SPARED: Mapping[str, str] = {
     "code_host.admit": _READ,
     "code_host.open_pull_request": "after a push, which is noted in the run's record: tests/e2e/test_repositories.py",
     "store.get": _READ,
-    **{f"approvals.{name}": _READ for name in ("get", "is_allowed_in", "of_run", "waiting")},
+    **{
+        f"approvals.{name}": _READ
+        for name in ("get", "get_all", "is_allowed_in", "of_run", "waiting")
+    },
     "approvals.close": "ends what is over by the clock; the next look, five seconds later, does the same",
     "approvals.count": "counts for the operator; once more or less is no matter",
     "approvals.hits": "only the command line asks",

@@ -1,9 +1,10 @@
 """What waits for a yes: asked once, let through once, told whatever comes of it."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,12 @@ import pytest
 
 from app.aio import TaskGroup, open_task_group
 from app.approvals.questions import MAX_QUESTIONS, Question
-from app.approvals.records import Approval, ApprovalState
+from app.approvals.records import (
+    MAX_WAITING_OF_RUN,
+    Approval,
+    ApprovalAnswer,
+    ApprovalState,
+)
 from app.approvals.rules import (
     CHANNEL,
     OPERATORS,
@@ -182,6 +188,51 @@ async def test_a_database_that_is_away_for_a_moment_has_no_answer_yet(tmp_path: 
         assert sorted([await waiting, await other])[0] == ""
 
 
+async def test_many_wait_at_once(tmp_path: Path) -> None:
+    """Twenty of one run at the most; all of them ask the database together, and each has its own answer."""
+    async with scene_of(tmp_path) as scene:
+        counted = _CountedApprovals(scene.store.approvals)
+        scene.desk = ApprovalDesk(
+            replace(scene.ports, approvals=counted),
+            dispatcher=scene.dispatcher,
+            policy=scene.policy,
+            hold_s=20,
+        )
+        deeds = [replace(DEED, arguments={"n": n}) for n in range(MAX_WAITING_OF_RUN)]
+        waiting = [scene.group.create_task(scene.approved(deed)) for deed in deeds]
+        await scene.card(MAX_WAITING_OF_RUN)
+        assert "wait for people already" in await scene.approved()
+        counted.looks = 0
+        await asyncio.sleep(2)
+        assert counted.looks <= 9
+        rows = await scene.store.approvals.of_run(scene.run.id)
+        for row in rows:
+            await scene.store.approvals.answer(  # at another process
+                row.id,
+                ApprovalAnswer(user="U1", is_allowed=row.number % 2 == 0, at=datetime.now(UTC)),
+                is_for_thread=False,
+            )
+        said = [await one for one in waiting]
+        assert sum(text == "" for text in said) == MAX_WAITING_OF_RUN / 2
+        assert sum("denied by U1" in text for text in said) == MAX_WAITING_OF_RUN / 2
+
+
+class _CountedApprovals:
+    """Counts how often it is read for those who wait."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.looks = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def get_all(self, approval_ids: Collection[str]) -> Mapping[str, Approval]:
+        self.looks += 1
+        found: Mapping[str, Approval] = await self._store.get_all(approval_ids)
+        return found
+
+
 class _FlakyApprovals:
     """Is away for every other read."""
 
@@ -193,12 +244,12 @@ class _FlakyApprovals:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def get(self, approval_id: str) -> Approval | None:
+    async def get_all(self, approval_ids: Collection[str]) -> Mapping[str, Approval]:
         self._is_away = not self._is_away
-        if self._is_away and asyncio.current_task() is not None and self.failed < 4:
+        if self._is_away and self.failed < 4:
             self.failed += 1
             raise OSError("locked")
-        found: Approval | None = await self._store.get(approval_id)
+        found: Mapping[str, Approval] = await self._store.get_all(approval_ids)
         return found
 
 

@@ -1,7 +1,7 @@
 """Checks each part that a service needs, by using it; one line each, with its fix."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -74,7 +74,7 @@ async def examine(settings: Settings) -> AsyncIterator[Finding]:
         ("sandbox", _sandbox),
         *((f"sandbox {name}", partial(_named_sandbox, name)) for name in _elsewhere(settings)),
         *((("network", _network),) if any(settings.host_lists) else ()),
-        *((("approvals", _approvals),) if settings.toml.approvals else ()),
+        *((f"rules of {name}", partial(_rules, words)) for name, words in _ruled(settings)),
         *((("mount", _mount),) if settings.mount is not None else ()),
         ("pool", _pool),
         ("slack", _slack),
@@ -169,13 +169,21 @@ async def _sandbox(settings: Settings) -> str:
         raise _ProblemError(str(exc), provider_spec(choice.name).fix) from exc
 
 
-async def _approvals(settings: Settings) -> str:
-    """Names the rules that have never decided: one with a mistake may do nothing."""
+def _ruled(settings: Settings) -> Iterator[tuple[str, Sequence[str]]]:
+    """Yields what there are rules of, with the words of each."""
+    toml = settings.toml
+    if toml.approvals:
+        yield "approvals", [rule.words for rule in toml.approvals]
+    if toml.permissions:
+        yield "permissions", [rule.words for rule in toml.permissions]
+
+
+async def _rules(words: Sequence[str], settings: Settings) -> str:
+    """Names those that have never decided: one with a mistake may do nothing."""
     async with open_store(settings.database) as store:
         hits = await store.approvals.hits()
-    rules = list(settings.toml.approvals)
-    unused = [rule.words for rule in rules if not hits.get(rule.words)]
-    told = f"{len(rules)} rules"
+    unused = [one for one in words if not hits.get(one)]
+    told = f"{len(words)} rules"
     return f"{told}; never decided: {'; '.join(unused)}" if unused else told
 
 

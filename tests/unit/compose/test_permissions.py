@@ -1,7 +1,8 @@
 """What changes in the file and at Slack counts, and what is wrong there changes nothing."""
 
 import os
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ class Slack:
     def __init__(self) -> None:
         self.members: dict[str, frozenset[str] | Exception | None] = {}
         self.asked: list[str] = []
+        self.decided: Counter[str] = Counter()
 
     async def members_of(self, group: str) -> frozenset[str] | None:
         self.asked.append(group)
@@ -37,6 +39,10 @@ class Slack:
         if isinstance(found, Exception):
             raise found
         return found
+
+    async def count(self, decided: Mapping[str, int]) -> None:
+        """Is the store's."""
+        self.decided.update(decided)
 
 
 @pytest.fixture
@@ -54,7 +60,10 @@ def path(tmp_path: Path) -> Path:
 def watch_of(path: Path, slack: Slack) -> tuple[Permissions, PermissionWatch]:
     settings = load_settings(env_file=None, given={}, toml=path)
     permissions = create_permissions(settings)
-    return permissions, PermissionWatch(permissions, settings.toml, members_of=slack.members_of)
+    watch = PermissionWatch(
+        permissions, settings.toml, members_of=slack.members_of, count_rules=slack.count
+    )
+    return permissions, watch
 
 
 def forbidden(permissions: Permissions) -> Callable[[], set[str]]:
@@ -134,6 +143,15 @@ async def test_a_changed_file_counts_and_one_with_a_mistake_does_not(
         ('static = ["U01"]', 'static = ["C1"]', "neither a person (U…) nor a user group (S…)"),
         ('static = ["U01"]', 'Static = ["U01"]', "a group has a name of small letters"),
         ('static = ["U01"]', 'everyone = ["U01"]', "none that means something else"),
+        ("use = false", 'agents = "cladue"', "'cladue' is no agent; did you mean claude?"),
+        ("use = false", 'agents = ["claude", "x*"]', "'x*' is no agent; known: "),
+        ("use = false", 'sandboxes = "dokcer"', "no provider of sandboxes; did you mean docker?"),
+        ("use = false", 'repositories = "acme"', "'acme' is no repository: write owner/name"),
+        (
+            "use = false",
+            'use = false\n[[permissions]]\nwho = "static"\nuse = true',
+            "permissions[1]: is never reached, as permissions[0] stands before it",
+        ),
     ],
 )
 def test_a_mistake_is_named(path: Path, old: str, new: str, words: str) -> None:
@@ -141,6 +159,27 @@ def test_a_mistake_is_named(path: Path, old: str, new: str, words: str) -> None:
     with pytest.raises(SettingsError) as caught:
         load_settings(env_file=None, given={}, toml=path)
     assert words in str(caught.value)
+
+
+async def test_rules_that_decide_are_counted(path: Path, slack: Slack) -> None:
+    """By what they say, so that one that has another place in the file is the same; doctor lists the others."""
+    path.write_text(RULES + '[[permissions]]\nwho = "everyone"\nagents = "claude"\n')
+    permissions, watch = watch_of(path, slack)
+    assert forbidden(permissions)() == {"U01", "U07"}
+    await watch.count()
+    await watch.count()
+    assert slack.decided == {"who = ['static', 'oncall'], use = False": 2}
+
+
+def test_rules_that_say_more_are_reached(path: Path) -> None:
+    """Of other people, at other places, of something else."""
+    more = (
+        'who = "everyone"\nuse = true',
+        'who = "static"\nagents = "claude"',
+        'who = "static"\nuse = true\nstop_others = false',
+    )
+    path.write_text(RULES + "".join(f"[[permissions]]\n{one}\n" for one in more))
+    assert len(load_settings(env_file=None, given={}, toml=path).toml.permissions) == 4
 
 
 def test_approvals_name_groups(path: Path) -> None:
