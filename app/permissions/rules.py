@@ -71,8 +71,8 @@ class PermissionRule:
     def words(self) -> str:
         """What it says, wherever it stands in the file."""
         said: dict[str, object] = {"who": list(self.who), "channels": list(self.channels)}
-        said |= {thing: list(patterns) for thing, patterns in self.things.items()}
-        said |= self.rights
+        said |= {str(thing): list(patterns) for thing, patterns in self.things.items()}
+        said |= {str(right): is_allowed for right, is_allowed in self.rights.items()}
         said |= {} if self.budget_day is None else {"budget_day": self.budget_day}
         return ", ".join(f"{key} = {value}" for key, value in said.items() if value != [])
 

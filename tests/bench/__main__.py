@@ -12,6 +12,7 @@ from pathlib import Path
 from tests.bench.acks import measure_acks
 from tests.bench.agents import measure_agents, measure_agents_in_docker
 from tests.bench.asking import measure_asking
+from tests.bench.catch_up import measure_catch_up
 from tests.bench.clouds import measure_clouds, why_no_machines
 from tests.bench.container import measure_container
 from tests.bench.costs import measure_costs
@@ -28,6 +29,7 @@ from tests.bench.prepared import measure_prepared, measure_prepared_in_docker
 from tests.bench.processes import BenchError
 from tests.bench.rendering import measure_rendering
 from tests.bench.scale import FULL, QUICK, Bench
+from tests.bench.streams import measure_streams
 from tests.bench.table import Row, render, render_json
 from tests.bench.turns import measure_turns
 from tests.bench.unused import measure_unused
@@ -55,6 +57,8 @@ _MEASURES: Mapping[str, Callable[[Bench], Awaitable[Sequence[Row]]]] = {
     "placing": measure_placing,
     "turns": measure_turns,
     "live": measure_live,
+    "streams": measure_streams,
+    "catch-up": measure_catch_up,
     "workers": measure_workers,
     "costs": measure_costs,
     "pool": measure_pool,

@@ -6,11 +6,12 @@ import os
 import sqlite3
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
+from types import MappingProxyType
 from typing import Literal
 
 from app.playground.slack.types import FakeSlackConfig
@@ -236,10 +237,12 @@ async def open_instant_orion(
     capacity: int = 32,
     database_url: str = "",
     works: bool = True,
+    writes: bool = False,
+    settings: Mapping[str, str] = MappingProxyType({}),
 ) -> AsyncIterator[Server]:
     """`orion serve` on a fresh state directory, and on PostgreSQL if its URL is given, with the fake sandbox and the instant agent."""
     port = port or free_port()
-    settings = {
+    instant = {
         "SLACK_BOT_TOKEN": CONFIG.bot_token,
         "SLACK_SIGNING_SECRET": CONFIG.signing_secret,
         "SLACK_API_URL": api_url,
@@ -253,10 +256,16 @@ async def open_instant_orion(
         "ORION_DATABASE_URL": database_url,
     }
     argv = ["tests.bench.orion_server", *(["--hold"] if holds else ["--work-s", str(work_s)])]
+    if writes:
+        argv.append("--writes")
     if not works:
         argv.append("--no-work")
     async with open_server(
-        argv, port=port, directory=bench.directory, settings=settings, stop_timeout_s=1
+        argv,
+        port=port,
+        directory=bench.directory,
+        settings={**instant, **settings},
+        stop_timeout_s=1,
     ) as server:
         yield server
 

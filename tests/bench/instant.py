@@ -48,6 +48,8 @@ from sandbox_runtime.types import (
 )
 
 ANSWER = "An answer of the instant agent."
+WRITING_S = 0.2
+"""Between two sentences of one that writes."""
 PATHS = SandboxPaths(
     work="/work", home="/home", run="/run", environment="/env", broker="/broker.sock"
 )
@@ -109,13 +111,17 @@ class InstantAdapter(AgentAdapter):
 
 
 class InstantSandbox(Sandbox):
-    """Every command is the agent's; it says one sentence, works, and says it again; or with `holds` nothing, for ever."""
+    """Every command is the agent's; it says one sentence, works, and says it again; or with `holds` nothing, for ever.
 
-    def __init__(self, *, holds: bool, work_s: float) -> None:
+    With `writes` it says it again and again while it works.
+    """
+
+    def __init__(self, *, holds: bool, work_s: float, writes: bool) -> None:
         self.id = SandboxId(uuid4().hex)
         self.paths = PATHS
         self._holds = holds
         self._work_s = work_s
+        self._writes = writes
         self._files: dict[str, bytes] = {}
 
     @override
@@ -141,7 +147,10 @@ class InstantSandbox(Sandbox):
         env: Mapping[str, str] | None = None,
         stdin: bytes = b"",
     ) -> Process:
-        return ScriptedProcess(_supervised_answer(holds=self._holds, work_s=self._work_s))
+        answer = _supervised_answer(
+            holds=self._holds, work_s=self._work_s, pause_s=WRITING_S if self._writes else None
+        )
+        return ScriptedProcess(answer)
 
     @override
     async def open_terminal(
@@ -173,9 +182,10 @@ class InstantSandbox(Sandbox):
 class InstantProvider(SandboxProvider):
     """Its one environment is there already."""
 
-    def __init__(self, *, holds: bool, work_s: float = 0) -> None:
+    def __init__(self, *, holds: bool, work_s: float = 0, writes: bool = False) -> None:
         self._holds = holds
         self._work_s = work_s
+        self._writes = writes
 
     @property
     @override
@@ -205,7 +215,7 @@ class InstantProvider(SandboxProvider):
 
     @override
     async def create(self, spec: SandboxSpec) -> Sandbox:
-        return InstantSandbox(holds=self._holds, work_s=self._work_s)
+        return InstantSandbox(holds=self._holds, work_s=self._work_s, writes=self._writes)
 
     @override
     async def attach(self, sandbox_id: SandboxId) -> Sandbox:
@@ -238,12 +248,16 @@ class InstantProvider(SandboxProvider):
         pass
 
 
-async def _supervised_answer(*, holds: bool, work_s: float) -> AsyncIterator[ExecEvent]:
-    """The records a supervisor writes about an agent that says one sentence."""
+async def _supervised_answer(
+    *, holds: bool, work_s: float, pause_s: float | None
+) -> AsyncIterator[ExecEvent]:
+    """The records a supervisor writes about an agent that says one sentence, and again after each `pause_s`, if given."""
     if holds:
         await asyncio.Event().wait()
-    yield _record("line", text=json.dumps({"type": "text", "text": ANSWER}))
-    await asyncio.sleep(work_s)
+    pause_s = pause_s or work_s or 1.0
+    for _ in range(max(1, int(work_s / pause_s))):
+        yield _record("line", text=json.dumps({"type": "text", "text": f"{ANSWER} "}))
+        await asyncio.sleep(min(pause_s, work_s))
     yield _record("line", text=json.dumps({"type": "final", "text": ANSWER}))
     yield _record("exit", code=0, reason="exited", survivors=0)
     yield ExecExited(exit_code=0)

@@ -163,7 +163,7 @@ def test_a_mistake_is_named(path: Path, old: str, new: str, words: str) -> None:
 
 async def test_rules_that_decide_are_counted(path: Path, slack: Slack) -> None:
     """By what they say, so that one that has another place in the file is the same; doctor lists the others."""
-    path.write_text(RULES + '[[permissions]]\nwho = "everyone"\nagents = "claude"\n')
+    write(path, RULES + '[[permissions]]\nwho = "everyone"\nagents = "claude"\n')
     permissions, watch = watch_of(path, slack)
     assert forbidden(permissions)() == {"U01", "U07"}
     await watch.count()
