@@ -12,14 +12,18 @@ from tests.git_server import GitServer, settings_for
 
 @asynccontextmanager
 async def open_with_repositories(
-    tmp_path: Path, prepared: Path, server: GitServer, **settings: str
+    tmp_path: Path, prepared: Path, server: GitServer, *, toml: str = "", **settings: str
 ) -> AsyncIterator[Stage]:
     """Orion in a world of its own, working with this server by the deployment's token, unless the settings say otherwise."""
     async with (
         serve(server.app()) as url,
         open_world() as world,
         open_orion(
-            world, new_state_dir(tmp_path), prepared, **{**settings_for(url), **settings}
+            world,
+            new_state_dir(tmp_path),
+            prepared,
+            toml=toml,
+            **{**settings_for(url), **settings},
         ) as stage,
     ):
         yield stage

@@ -1,20 +1,25 @@
-"""What an agent may do outside only after somebody has said yes, in the whole service: a tool of an MCP server, a push, a pull request."""
+"""What an agent may do outside only after somebody has said yes, in the whole service: a tool of an MCP server, a push, a pull request, one's own key, a host."""
 
 import asyncio
 import json
+import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
 
+from app.errors import ErrorCode
 from app.playground.slack.types import COLLEAGUE, YOU, FakeSlackConfig, JsonObject
 from app.runs.testing import RunState
 from app.slack.actions import ALLOW_ACTION, ALLOW_THREAD_ACTION, DENY_ACTION, STOP_ACTION
+from tests.e2e.giving_keys import OWN, SECRET, give_key
 from tests.e2e.harness import Stage, open_orion, open_world, text_of
 from tests.e2e.notes_server import CANARY, open_notes
 from tests.e2e.orion_process import new_state_dir
 from tests.e2e.prepared import prepared_state_dir
+from tests.e2e.repositories import open_with_repositories
+from tests.git_server import GitServer, git
 
 pytestmark = [
     pytest.mark.e2e,
@@ -137,3 +142,99 @@ async def test_what_waits_survives_the_service(prepared_claude: Path, tmp_path: 
             if "rule `tool" in json.dumps(one["blocks"])
         ]
         assert [one["ts"] for one in cards] == [card["ts"]]
+
+
+def asks(*deeds: str) -> str:
+    """Rules for these, such as `push = "*"`."""
+    return "\n".join(f'[[approvals]]\n{deed}\ndecision = "ask"' for deed in deeds)
+
+
+def expire(stage: Stage) -> None:
+    """As if the time of all that waits were over."""
+    assert isinstance(stage.orion.database, Path)
+    with closing(sqlite3.connect(stage.orion.database)) as database, database:
+        database.execute("UPDATE orion_approvals SET until = until - 7200 WHERE state = 'waiting'")
+
+
+@pytest.mark.long
+async def test_a_push_and_a_pull_request_wait_for_a_yes(prepared: Path, tmp_path: Path) -> None:
+    """Each for its own; the server has nothing before. A no, and nobody's answer, are told below the answer, each as what it is."""
+    server = GitServer(root=tmp_path / "git")
+    bare = server.filled("acme/api", {"a": "1\n"})
+    rules = asks('push = "acme/*"', 'pull_request = "acme/*"')
+    question, pushes = "@Orion repo=acme/api pr=yes run: date > a", "push to"
+    async with open_with_repositories(tmp_path, prepared, server, toml=rules) as stage:
+        ts = await stage.client.say(question)
+        card = await card_of(stage, ts, pushes)
+        assert git(bare, "branch", "--list", "orion/*") == ""
+        await stage.orion.kill9()
+        await stage.orion.start()
+        await stage.client.press(card, ALLOW_ACTION)
+        card = await card_of(stage, ts, "open a pull request in")
+        assert git(bare, "branch", "--list", "orion/*") != ""
+        assert server.pulls == []
+        await stage.client.press(card, ALLOW_ACTION)
+        assert "/pull/1" in text_of(await stage.answer(ts, timeout_s=90))
+
+        denied = await stage.client.say(question)
+        await stage.client.press(await card_of(stage, denied, pushes), DENY_ACTION)
+        assert f"denied by {YOU}" in text_of(await stage.answer(denied, timeout_s=90))
+        unheard = await stage.client.say(question)
+        await card_of(stage, unheard, pushes)
+        expire(stage)
+        answer = text_of(await stage.answer(unheard, timeout_s=90))
+        assert "could not be pushed" in answer
+        assert "denied" not in answer
+        await card_of(stage, unheard, "nobody answered in time")
+        assert len(server.pulls) == 1
+        branches = git(bare, "branch", "--list", "orion/*", "--format=%(refname:short)")
+        assert len(branches.splitlines()) == 1
+
+
+@pytest.mark.long
+async def test_ones_own_key_is_spent_after_a_yes(prepared: Path, tmp_path: Path) -> None:
+    """Nothing is asked of the model before; a no and nobody's answer end the run, each with a code of its own."""
+    rules = asks('own_key = "anthropic"')
+    async with (
+        open_world() as world,
+        open_orion(
+            world, new_state_dir(tmp_path), prepared, toml=rules, ORION_OWN_KEYS_SECRET=SECRET
+        ) as stage,
+    ):
+        await give_key(stage, OWN)
+        ts = await stage.client.say("@Orion hello")
+        card = await card_of(stage, ts, "spend from your own key")
+        assert await world.model_requests() == []
+        await stage.client.press(card, ALLOW_ACTION)
+        await stage.answer(ts, timeout_s=60)
+        spent = [one["headers"]["x-api-key"] for one in await world.model_requests()]
+        assert set(spent) == {OWN}
+
+        denied = await stage.client.say("@Orion hello again")
+        await stage.client.press(await card_of(stage, denied, "spend from"), DENY_ACTION)
+        unheard = await stage.client.say("@Orion hello once more")
+        await card_of(stage, unheard, "spend from")
+        expire(stage)
+        codes = [(await stage.ended(one)).result.error_code for one in (denied, unheard)]
+        assert codes == [ErrorCode.NOT_ALLOWED, ErrorCode.APPROVAL_EXPIRED]
+        assert "which is no refusal" in text_of(await stage.answer(unheard))
+        assert len(await world.model_requests()) == len(spent)
+
+
+@pytest.mark.long
+async def test_a_host_is_reached_after_a_yes(prepared: Path, tmp_path: Path) -> None:
+    """The connection is held meanwhile. What the yes is for is tried; a no is a refusal, to the client at once."""
+    command = "@Orion run: curl -sS https://nowhere.invalid/ 2>&1"
+    async with (
+        open_world() as world,
+        open_orion(
+            world, new_state_dir(tmp_path), prepared, toml=asks('host = "nowhere.invalid"')
+        ) as stage,
+    ):
+        ts = await stage.client.say(command)
+        card = await card_of(stage, ts, "reach the host `nowhere.invalid:443`")
+        await stage.client.press(card, ALLOW_ACTION)
+        assert "response 502" in text_of(await stage.answer(ts, timeout_s=60))
+        denied = await stage.client.say(command)
+        await stage.client.press(await card_of(stage, denied, "reach the host"), DENY_ACTION)
+        assert "response 403" in text_of(await stage.answer(denied, timeout_s=60))
