@@ -156,7 +156,7 @@ class AgentTail:
     async def _end_at_deadline(self, until: asyncio.Timeout) -> None:
         """Ends the block after the attempt's time, which may stand still meanwhile."""
         slack_s = DEADLINE_SLACK_S
-        while (left_s := self._attempt.remaining_s) > 0:
+        while (left_s := await self._left_s()) > 0:
             if (
                 self._attempt.time.still_s
             ):  # the supervisor's own limit is later by all that it may have been
@@ -167,6 +167,14 @@ class AgentTail:
                     await self._sandbox.extend(left_s + SAVING_S)
             await asyncio.sleep(max(left_s, SHORTEST_LOOK_S))
         until.reschedule(asyncio.get_running_loop().time() + slack_s)
+
+    async def _left_s(self) -> float:
+        """Returns what is left of the attempt's time."""
+        attempt = self._attempt
+        if attempt.remaining_s <= 0 and attempt.approvals is not None:
+            with suppress(OSError):
+                attempt.time.note_still(await attempt.approvals.waited_s())
+        return attempt.remaining_s
 
     async def _is_left(self) -> bool:
         """Follows it; returns whether the slice ended before it did."""

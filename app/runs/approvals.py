@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final
 
@@ -115,6 +115,7 @@ class ApprovalDesk:
             approve=partial(self.approve, run_id),
             covers=lambda deed: rules.find(deed, channel=channel) is not None,
             state_of=partial(self.state_of, run_id),
+            waited_s=partial(self.waited_s, run_id),
             max_wait_s=self._policy.max_still_s,
             ask_person=partial(self.ask_person, run_id) if asks_people else None,
         )
@@ -195,6 +196,17 @@ class ApprovalDesk:
         """Returns how what a run has asked for last stands, of that kind; None = it has asked for none. Raises: OSError."""
         rows = [row for row in await self._ports.approvals.of_run(run_id) if row.kind is kind]
         return rows[-1].state if rows else None
+
+    async def waited_s(self, run_id: RunId) -> float:
+        """Returns for how many seconds something of a run has waited for people, what waited at once counted once. Raises: OSError."""
+        now = self._ports.clock.now()
+        waited, until = timedelta(), datetime.min.replace(tzinfo=UTC)
+        rows = await self._ports.approvals.of_run(run_id)
+        for row in sorted(rows, key=lambda row: row.asked_at):
+            began, ended = max(row.asked_at, until), row.ended_at or now
+            waited += max(ended - began, timedelta())
+            until = max(until, ended)
+        return waited.total_seconds()
 
     async def press(self, press: Press) -> None:
         """Counts what a person says; who may not say it, or says it too late, is told so alone.

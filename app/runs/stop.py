@@ -138,6 +138,10 @@ class AttemptTime:
         """Returns how long it may go on if people are asked as long as they may be."""
         return self.remaining_s + self.max_still_s - self.still_s
 
+    def note_still(self, waited_s: float) -> None:
+        """Takes up that it has stood still for so long in all: its agent's requests may have waited for people at other processes."""
+        self.earlier_still_s += max(0.0, waited_s - self.still_s)
+
     @contextmanager
     def standing_still(self) -> Iterator[None]:
         """Lets its time stand still while inside, which several may be at once."""

@@ -144,6 +144,21 @@ async def test_what_waits_survives_the_service(prepared_claude: Path, tmp_path: 
         assert [one["ts"] for one in cards] == [card["ts"]]
 
 
+@pytest.mark.long
+async def test_time_stands_still_while_people_think(prepared_claude: Path, tmp_path: Path) -> None:
+    """They take longer than the run may."""
+    limit_s = 25
+    async with asking_stage(tmp_path, prepared_claude, ORION_RUN_TIMEOUT_S=str(limit_s)) as scene:
+        stage, notes = scene
+        ts = await stage.client.say(call("first"))
+        card = await card_of(stage, ts)
+        await asyncio.sleep(limit_s + 10)
+        assert notes == []
+        await stage.client.press(card, ALLOW_ACTION)
+        assert "kept first" in text_of(await stage.answer(ts, timeout_s=60))
+        assert notes == ["first"]
+
+
 def asks(*deeds: str) -> str:
     """Rules for these, such as `push = "*"`."""
     return "\n".join(f'[[approvals]]\n{deed}\ndecision = "ask"' for deed in deeds)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from app.approvals.rules import (
 )
 from app.runs.testing import (
     ApprovalDesk,
+    AttemptTime,
     NotApprovedError,
     Press,
     Run,
@@ -388,6 +389,36 @@ async def test_a_card_that_slack_did_not_take_is_shown_later(tmp_path: Path) -> 
         scene.replies.shows_no_card = False
         await scene.desk.keep()
         assert (await scene.card()).card_ts
+
+
+async def test_how_long_a_run_has_waited(tmp_path: Path) -> None:
+    """Whichever process it asked: what waits at once counts once. The attempt's time stands still for that, and not longer than it may."""
+    async with scene_of(tmp_path) as scene:
+        approvals = scene.desk.of(scene.run)
+        assert approvals is not None
+        assert await approvals.waited_s() == 0
+        waiting = scene.group.create_task(scene.approved())
+        row = await scene.card()
+        began = row.asked_at - timedelta(seconds=100)
+        for since_s, for_s in ((0, 20), (10, 5), (15, 15)):
+            asked_at = began + timedelta(seconds=since_s)
+            other = replace(row, number=0, digest=f"{since_s}", asked_at=asked_at)
+            other = await scene.store.approvals.ask(other)
+            at = asked_at + timedelta(seconds=for_s)
+            no = ApprovalAnswer(user="U1", is_allowed=False, at=at)
+            await scene.store.approvals.answer(other.id, no, is_for_thread=False)
+        waited_s = await approvals.waited_s()
+        assert 30 <= waited_s < 40
+        await scene.press("U1")
+        assert await waiting == ""
+        now = datetime.now(UTC)
+        time = AttemptTime(started_at=now, deadline_at=now, max_still_s=60)
+        assert time.remaining_s == 0
+        time.note_still(waited_s)
+        time.note_still(waited_s)
+        assert waited_s - 5 < time.remaining_s <= waited_s
+        time.note_still(1_000)
+        assert time.still_s == 60
 
 
 async def test_its_run_has_ended(tmp_path: Path) -> None:
