@@ -25,9 +25,9 @@ class ApprovalState(StrEnum):
 TELLING_S = 15.0
 """For so long nobody else brings a card up to date, when a process dies in the middle of that."""
 MAX_WAITING_OF_RUN = 20
-"""At once: each has a card in the thread."""
+"""So many things of its agent's may wait at once for people: each has a card in the thread."""
 TOLD_AT_ONCE = 200
-"""Rows of one look."""
+"""So many cards are looked for at once that do not show what they are."""
 OPEN_STATES: Collection[ApprovalState] = frozenset({ApprovalState.WAITING, ApprovalState.ALLOWED})
 GIVEN_STATES: Collection[ApprovalState] = frozenset({ApprovalState.ALLOWED, ApprovalState.USED})
 
@@ -88,13 +88,18 @@ class Approval:
     """That message shows all of this."""
 
     @property
+    def is_orions(self) -> bool:
+        """Whether it is a step of Orion's own, of which a run has one, and not its agent's."""
+        return self.kind in (DeedKind.PULL_REQUEST, DeedKind.OWN_KEY)
+
+    @property
     def is_once(self) -> bool:
         """Whether a yes is for one deed; else it, or an answer, is for the rest of its run."""
         return self.kind not in (DeedKind.HOST, DeedKind.OWN_KEY, DeedKind.QUESTION)
 
 
 class TooManyWaitingError(Exception):
-    """`MAX_WAITING_OF_RUN` things of one run wait for people already."""
+    """`MAX_WAITING_OF_RUN` things of a run's agent wait for people already."""
 
 
 class Unanswered(StrEnum):
@@ -161,7 +166,7 @@ class ApprovalStore(Protocol):
         ...
 
     async def waiting(self, team: str) -> Sequence[Approval]:
-        """Returns what waits in a team, the oldest first: of each run that goes `MAX_WAITING_OF_RUN` at most."""
+        """Returns what waits in a team, the oldest first: hardly more than `MAX_WAITING_OF_RUN` of each run that goes."""
         ...
 
     async def of_run(self, run_id: str) -> Sequence[Approval]:

@@ -195,6 +195,7 @@ class Core:
             ledger.load_forever(),
             self.desk.keep_forever(),
             self.permissions.watch_file_forever(),
+            self.permissions.count_forever(),
             self.permissions.ask_forever(),
         )
         if not self.is_working:

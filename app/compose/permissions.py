@@ -10,12 +10,15 @@ from app.log import get_logger
 from app.permissions.rules import Permissions
 from app.settings.group import SettingsError
 from app.settings.orion_toml import OrionToml, load_orion_toml
-from app.settings.permissions import is_slack_group
+from app.settings.permissions import find_unreached, is_slack_group
 
 LOOK_S: Final = 2.0
 """Between two looks whether the file has changed."""
 ASK_S: Final = 4.0
 """Between two questions for a user group's members: 15 a minute. Source: Slack Web API, usergroups.users.list, Tier 2, 20 a minute, read 2026-11."""
+COUNT_S: Final = 5.0
+"""Between two times that it is written which rules have decided."""
+COUNT_TIMEOUT_S: Final = 2.0
 FIRST_S: Final = 5.0
 """For the members of all groups, before anything is heard."""
 MembersOf = Callable[[str], Awaitable[frozenset[str] | None]]
@@ -55,10 +58,15 @@ class PermissionWatch:
             _log.warning("permissions.group_unknown", reason="Slack does not answer")
 
     async def watch_file_forever(self) -> None:
-        """Takes up what changes in the file and writes which rules have decided, until cancelled. A mistake changes nothing and is in the log."""
+        """Takes up what changes in the file, until cancelled. A mistake changes nothing and is in the log."""
         while True:
             await asyncio.sleep(LOOK_S)
             self.look()
+
+    async def count_forever(self) -> None:
+        """Writes which rules have decided, until cancelled."""
+        while True:
+            await asyncio.sleep(COUNT_S)
             await self.count()
 
     async def ask_forever(self) -> None:
@@ -77,8 +85,9 @@ class PermissionWatch:
     async def count(self) -> None:
         """Writes which rules have decided. Never raises: they are for the operator, and a few more or less do not matter."""
         if decided := self._permissions.take_decided():
-            with suppress(OSError):
-                await self._count_rules(decided)
+            with suppress(OSError, TimeoutError):
+                async with asyncio.timeout(COUNT_TIMEOUT_S):
+                    await self._count_rules(decided)
 
     def look(self) -> None:
         """Takes up what has changed in the file since the last look."""
@@ -90,6 +99,9 @@ class PermissionWatch:
             toml = load_orion_toml(self._path)
         except SettingsError as exc:
             _log.warning("permissions.unread", reason=str(exc))
+            return
+        if unreached := list(find_unreached(toml.permissions)):
+            _log.warning("permissions.unread", reason="; ".join(unreached))
             return
         self._groups = toml.groups
         for name in toml.groups:

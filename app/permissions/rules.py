@@ -16,17 +16,23 @@ They stand in `orion.toml`:
 What no rule says is as the settings have it.
 """
 
+import hashlib
+import json
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from typing import Any, Final
+from typing import Final
 
 EVERYONE: Final = "everyone"
 OPERATORS: Final = "operators"
 DM: Final = "dm"
 """Stands for all direct messages."""
+MICRO: Final = 1_000_000
+"""Micro-dollars of a dollar."""
+MAX_WORDS_CHARS: Final = 400
+"""Of a rule's words, which are a key of the database."""
 
 
 class Right(StrEnum):
@@ -69,12 +75,16 @@ class PermissionRule:
 
     @property
     def words(self) -> str:
-        """What it says, wherever it stands in the file."""
-        said: dict[str, object] = {"who": list(self.who), "channels": list(self.channels)}
-        said |= {str(thing): list(patterns) for thing, patterns in self.things.items()}
-        said |= {str(right): is_allowed for right, is_allowed in self.rights.items()}
-        said |= {} if self.budget_day is None else {"budget_day": self.budget_day}
-        return ", ".join(f"{key} = {value}" for key, value in said.items() if value != [])
+        """What it says, wherever it stands in the file; what is long is cut, and ends in its hash."""
+        said: dict[str, object] = {"who": self.who}
+        said |= {"channels": self.channels} if self.channels else {}
+        said |= {**self.things, **self.rights}
+        if self.budget_day is not None:
+            said["budget_day_usd"] = self.budget_day / MICRO
+        text = ", ".join(f"{key} = {json.dumps(value)}" for key, value in said.items())
+        if len(text) <= MAX_WORDS_CHARS:
+            return text
+        return f"{text[:MAX_WORDS_CHARS]}… {hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
     def is_about(self, channel: str) -> bool:
         is_direct = channel.startswith("D")
@@ -132,48 +142,74 @@ class Permissions:
             return True
         return user in (self._operators if group == OPERATORS else self._groups.get(group, ()))
 
-    def find(self, right: Right, *, user: str, channel: str) -> Ruling | None:
-        """Returns what decides whether a person may do that there; None = no rule says."""
-        for rule in self._rules_about(user, channel):
-            if right in rule.rights:
-                return self._ruling(rule, is_allowed=rule.rights[right])
-        return None
+    def find(self, right: Right, *, user: str, channel: str, counts: bool = True) -> Ruling | None:
+        """Returns what decides whether a person may do that there; None = no rule says. `counts`: it is not only shown."""
+        return self._decide(
+            lambda rule: (
+                Ruling(rule=rule.name, is_allowed=rule.rights[right])
+                if right in rule.rights
+                else None
+            ),
+            user=user,
+            channel=channel,
+            counts=counts,
+        )
 
     def forbids(self, right: Right, *, user: str, channel: str) -> bool:
         """Whether a rule says that a person may not do that there."""
         ruling = self.find(right, user=user, channel=channel)
         return ruling is not None and not ruling.is_allowed
 
-    def find_allowed(self, thing: Thing, *, user: str, channel: str) -> Ruling | None:
-        """Returns the patterns of what alone a person may have there; None = no rule says."""
-        for rule in self._rules_about(user, channel):
-            if thing in rule.things:
-                return self._ruling(rule, patterns=rule.things[thing])
-        return None
+    def find_allowed(
+        self, thing: Thing, *, user: str, channel: str, counts: bool = True
+    ) -> Ruling | None:
+        """Returns the patterns of what alone a person may have there; None = no rule says. `counts`: as of `find`."""
+        return self._decide(
+            lambda rule: (
+                Ruling(rule=rule.name, patterns=rule.things[thing])
+                if thing in rule.things
+                else None
+            ),
+            user=user,
+            channel=channel,
+            counts=counts,
+        )
 
-    def find_budget(self, *, user: str, channel: str) -> Ruling | None:
-        """Returns the day's budget of a person; None = no rule says."""
-        for rule in self._rules_about(user, channel):
-            if rule.budget_day is not None:
-                return self._ruling(rule, budget_day=rule.budget_day)
-        return None
+    def find_budget(self, *, user: str, channel: str, counts: bool = True) -> Ruling | None:
+        """Returns the day's budget of a person; None = no rule says. `counts`: as of `find`."""
+        return self._decide(
+            lambda rule: (
+                Ruling(rule=rule.name, budget_day=rule.budget_day)
+                if rule.budget_day is not None
+                else None
+            ),
+            user=user,
+            channel=channel,
+            counts=counts,
+        )
 
     def why_not(self, thing: Thing, value: str, *, user: str, channel: str) -> str:
         """Returns why a person may not have something there: lower case, no full stop; empty = they may."""
-        ruling = self.find_allowed(thing, user=user, channel=channel)
-        if ruling is None or not value:
+        ruling = self.find_allowed(thing, user=user, channel=channel) if value else None
+        if ruling is None:
             return ""
         if any(fnmatchcase(value.casefold(), one.casefold()) for one in ruling.patterns):
             return ""
         known = ", ".join(ruling.patterns) or "none"
         return f"{value} is not for you here; of {thing} you may have: {known} ({ruling.rule} of orion.toml)"
 
-    def _ruling(self, rule: PermissionRule, **what: Any) -> Ruling:  # noqa: ANN401 - Ruling's own
-        self._decided[rule.words] += 1
-        return Ruling(rule=rule.name, **what)
-
-    def _rules_about(self, user: str, channel: str) -> Iterator[PermissionRule]:
+    def _decide(
+        self,
+        read: Callable[[PermissionRule], Ruling | None],
+        *,
+        user: str,
+        channel: str,
+        counts: bool,
+    ) -> Ruling | None:
+        """Returns what the first rule says that is about them and says something."""
         for rule in self._rules:
             is_named = user in rule.who or any(self.is_in(user, one) for one in rule.who)
-            if is_named and rule.is_about(channel):
-                yield rule
+            if is_named and rule.is_about(channel) and (ruling := read(rule)) is not None:
+                self._decided[rule.words] += counts
+                return ruling
+        return None

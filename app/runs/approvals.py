@@ -42,8 +42,12 @@ HOLD_S: Final = 45.0
 """A request is held so long while people think; then the agent is told to ask again. Gemini CLI, as its settings are made here, gives up after 60 s."""
 PARK_AFTER_S: Final = 10.0
 """Then the slot of its run is somebody else's, until there is an answer or the agent goes on."""
-LOOK_INTERVAL_S, LOOK_AGE_S = 0.5, 0.25
-"""Between two looks for an answer that came to another process; and what one look has found is good for all that wait here."""
+LOOK_INTERVAL_S: Final = 0.5
+"""Between two looks for an answer that came to another process."""
+LOOK_AGE_S: Final = 0.25
+"""So old may a look be that another request here has made, of all that wait here."""
+TOLD_TOGETHER: Final = 8
+"""Cards that are brought up to date at once: the answers of runs are in the same line at Slack."""
 KEEP_INTERVAL_S: Final = 5.0
 """Between two looks for what nobody answered in time, and for cards that a process left behind."""
 PRESS_TIMEOUT_S: Final = 2.0
@@ -75,12 +79,13 @@ class Press:
     """By somebody of another company."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _Waiting:
     """What requests here wait for."""
 
     until: datetime
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+    requests: int = 0
 
 
 class ApprovalDesk:
@@ -101,8 +106,11 @@ class ApprovalDesk:
         self._waiting: dict[str, _Waiting] = {}
         """By its ids."""
         self._found: Mapping[str, Approval] = {}
-        self._found_at_s = -math.inf
+        """What the last look has read."""
+        self._looked_at_s = -math.inf
+        """When that began, by the loop's clock."""
         self._looking = asyncio.Lock()
+        """Held by the one that looks."""
 
     def of(self, run: Run) -> RunApprovals | None:
         """Returns how a run asks; None = there are no rules, and its agent may not."""
@@ -267,10 +275,16 @@ class ApprovalDesk:
 
     async def keep(self) -> None:
         """Does so once. Raises: OSError."""
+        room = asyncio.Semaphore(TOLD_TOGETHER)
+
+        async def tell(approval_id: str) -> None:
+            async with room:
+                await self._tell(approval_id)
+
         async with open_task_group() as group:
             for approval in await self._ports.approvals.close():
                 self._wake(approval.id)
-                group.create_task(self._tell(approval.id))
+                group.create_task(tell(approval.id))
 
     def _row(self, run: Run, deed: Deed, *, by: tuple[str, ...]) -> Approval:
         """Returns what is kept of something that a run needs people for."""
@@ -338,50 +352,56 @@ class ApprovalDesk:
     async def _wait(self, approval: Approval, *, until: float) -> Approval:
         """Returns it with its answer, or as it is then, by the loop's clock."""
         park_at = asyncio.get_running_loop().time() + PARK_AFTER_S
+        waiting = self._waiting.setdefault(approval.id, _Waiting(approval.until))
+        waiting.requests += 1
         try:
-            approval = await self._look(approval, until=min(park_at, until))
+            approval = await self._look(approval, waiting.changed, until=min(park_at, until))
             if approval.state is ApprovalState.WAITING and park_at < until:
                 async with self._dispatcher.parked(RunId(approval.run_id)):
-                    approval = await self._look(approval, until=until)
+                    approval = await self._look(approval, waiting.changed, until=until)
         finally:
-            self._waiting.pop(approval.id, None)  # whoever waits for it as well puts it there again
+            waiting.requests -= 1
+            if not waiting.requests:
+                del self._waiting[approval.id]
         return approval
 
-    async def _look(self, approval: Approval, *, until: float) -> Approval:
+    async def _look(self, approval: Approval, changed: asyncio.Event, *, until: float) -> Approval:
         """Returns it as soon as it has an answer, or as it is then. A database that is away for a moment has no answer."""
         with suppress(TimeoutError):
             async with asyncio.timeout_at(until):
                 while approval.state is ApprovalState.WAITING:
-                    waiting = self._waiting.setdefault(approval.id, _Waiting(approval.until))
                     with suppress(TimeoutError):
                         async with asyncio.timeout(LOOK_INTERVAL_S):
-                            await waiting.changed.wait()
-                    waiting.changed.clear()
+                            await changed.wait()
+                    age_s = 0.0 if changed.is_set() else LOOK_AGE_S
+                    changed.clear()
                     with suppress(OSError):
-                        approval = await self._read(approval)
-                    if approval.state is ApprovalState.EXPIRED:
-                        await self._tell(approval.id)  # functions have nobody who keeps cards
+                        approval = await self._read(approval, age_s=age_s)
+                        if approval.state is ApprovalState.EXPIRED:
+                            await self.keep()  # functions have nobody who does it every few seconds
         return approval
 
-    async def _read(self, approval: Approval) -> Approval:
-        """Returns it as it is, read together with all that waits here: two hundred would ask the database four hundred times a second."""
+    async def _read(self, approval: Approval, *, age_s: float) -> Approval:
+        """Returns it by a look that began `age_s` before this at the earliest, together with all that waits here: each by itself would ask the database twice a second. Raises: OSError."""
         loop = asyncio.get_running_loop()
+        earliest_s = loop.time() - age_s
         async with self._looking:
-            if loop.time() >= self._found_at_s + LOOK_AGE_S:
-                self._found_at_s = loop.time()
-                now = self._ports.clock.now()
+            if self._looked_at_s < earliest_s:
+                began_s, now = loop.time(), self._ports.clock.now()
                 try:
                     if any(one.until <= now for one in self._waiting.values()):
                         await self._ports.approvals.close()
                     self._found = await self._ports.approvals.get_all(tuple(self._waiting))
                 except OSError:
-                    self._found_at_s = loop.time()  # it may have taken long to say so: once for all
+                    self._looked_at_s = (
+                        loop.time()
+                    )  # for all that wait for the lock: it may have taken long to fail
                     raise
+                self._looked_at_s = began_s
             return self._found.get(approval.id, approval)
 
     def _wake(self, approval_id: str) -> None:
         if waiting := self._waiting.get(approval_id):
-            self._found_at_s = -math.inf
             waiting.changed.set()
 
     async def _tell(self, approval_id: str) -> None:

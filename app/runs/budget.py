@@ -293,7 +293,8 @@ class Ledger:
         if limit is not None and run_cost + held >= limit:
             sentence = f"this request has used the {render_money(limit)} that one may cost"
             return Excess(sentence=sentence)
-        for of_whom, spent, limit in self._of_day(request.team, request.user, request.channel):
+        days = self._of_day(request.team, request.user, request.channel, counts=True)
+        for of_whom, spent, limit in days:
             if limit is not None and spent + held >= limit:
                 sentence = f"{of_whom} for today ({render_money(limit)}) is used up; it begins anew at 00:00 UTC, {self._wait_text()}"
                 return Excess(sentence=sentence)
@@ -302,12 +303,12 @@ class Ledger:
     async def of_day(self, team: str, user: str, channel: str) -> Sequence[DayBudget]:
         """Returns what all processes have spent today of the person's, the channel's and Orion's budget, in this order."""
         await self.load()
-        return self._of_day(team, user, channel)
+        return self._of_day(team, user, channel, counts=False)
 
-    def _of_day(self, team: str, user: str, channel: str) -> Sequence[DayBudget]:
+    def _of_day(self, team: str, user: str, channel: str, *, counts: bool) -> Sequence[DayBudget]:
         sums = self._spent.get(self._today(), Counter())
         of_user, of_channel, of_all = (sums[key] for key in _keys(team, user, channel))
-        own = self._permissions.find_budget(user=user, channel=channel)
+        own = self._permissions.find_budget(user=user, channel=channel, counts=counts)
         channel_limit = self._budgets.channels.get(channel, self._budgets.channel_day)
         return (
             ("your budget", of_user, own.budget_day if own else self._budgets.user_day),

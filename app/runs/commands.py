@@ -9,7 +9,7 @@ import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 from app.aio import retry_store
 from app.errors import ErrorCode
@@ -183,7 +183,7 @@ def describe_choice(choice: Choice) -> list[str]:
 
 def describe_permissions(request: RunRequest, permissions: Permissions) -> list[str]:
     """Returns what rules say of whoever asks, where they ask, as lines of Markdown; none where they say nothing."""
-    who = {"user": request.user, "channel": request.channel}
+    who: dict[str, Any] = {"user": request.user, "channel": request.channel, "counts": False}
     lines = []
     for thing in Thing:
         if (ruling := permissions.find_allowed(thing, **who)) is not None:

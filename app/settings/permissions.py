@@ -155,11 +155,11 @@ def _said(table: PermissionTable, keys: Iterable[Any]) -> dict[Any, Any]:
 def find_unreached(rules: Sequence[PermissionRule]) -> Iterator[str]:
     """Yields a sentence for each rule that could never decide, as those before it say all of it about all of its people and places."""
     for number, later in enumerate(rules):
-        earlier = [one for one in rules[:number] if _covers(one, later)]
-        said = {key for one in earlier for key in _keys(one)}
-        if earlier and _keys(later) <= said:
-            names = ", ".join(one.name for one in earlier)
-            yield f"{later.name}: is never reached, as {names} stands before it"
+        wanted = _keys(later)
+        earlier = [one for one in rules[:number] if _covers(one, later) and _keys(one) & wanted]
+        if wanted <= {key for one in earlier for key in _keys(one)}:
+            names = " and ".join(one.name for one in earlier)
+            yield f"{later.name}: is never reached: {names} before it decide{'s' if len(earlier) == 1 else ''} all that it is about"
 
 
 def _covers(earlier: PermissionRule, later: PermissionRule) -> bool:

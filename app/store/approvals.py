@@ -44,7 +44,7 @@ class SqlApprovalStore:
             .order_by(approvals.c.number.desc())
             .limit(1)
         )
-        is_waiting = approvals.c.state == ApprovalState.WAITING
+        is_waiting = (approvals.c.state == ApprovalState.WAITING) & (approvals.c.until > Now())
         counts = sa.select(
             sa.func.coalesce(sa.func.max(approvals.c.number), 0),
             sa.func.count().filter(is_waiting),
@@ -203,7 +203,8 @@ class MemoryApprovalStore:
         same = [one for one in of_run if one.digest == approval.digest]
         if same and not _is_done(same[-1]):
             return same[-1]
-        waiting = sum(one.state is ApprovalState.WAITING for one in of_run)
+        now, waits = datetime.now(UTC), ApprovalState.WAITING
+        waiting = sum(one.state is waits and one.until > now for one in of_run)
         new = _numbered(approval, len(of_run) + 1, waiting=waiting)
         self._rows[new.id] = new
         return new
@@ -310,7 +311,7 @@ def _answer(
 
 def _numbered(approval: Approval, number: int, *, waiting: int) -> Approval:
     """Returns a run's new row. Raises: TooManyWaitingError."""
-    if waiting >= MAX_WAITING_OF_RUN:
+    if waiting >= MAX_WAITING_OF_RUN and not approval.is_orions:
         raise TooManyWaitingError
     return replace(approval, number=number, id=_id_of(approval.run_id, number))
 

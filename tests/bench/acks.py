@@ -240,7 +240,7 @@ async def open_instant_orion(
     writes: bool = False,
     settings: Mapping[str, str] = MappingProxyType({}),
 ) -> AsyncIterator[Server]:
-    """`orion serve` on a fresh state directory, and on PostgreSQL if its URL is given, with the fake sandbox and the instant agent."""
+    """`orion serve` on the state directory of its port, and on PostgreSQL if its URL is given, with the fake sandbox and the instant agent."""
     port = port or free_port()
     instant = {
         "SLACK_BOT_TOKEN": CONFIG.bot_token,

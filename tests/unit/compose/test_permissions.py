@@ -3,6 +3,7 @@
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from structlog.testing import capture_logs
 
 from app.compose.factories import create_permissions
 from app.compose.permissions import PermissionWatch
-from app.permissions.rules import Permissions, Right
+from app.permissions.rules import PermissionRule, Permissions, Right, Thing
 from app.settings.group import SettingsError
 from app.settings.settings import load_settings
 
@@ -107,6 +108,7 @@ async def test_a_changed_file_counts_and_one_with_a_mistake_does_not(
     for mistake in (
         RULES.replace("use", "us"),
         RULES.replace('"static", ', '"statik", '),
+        RULES + '[[permissions]]\nwho = "static"\nuse = true',
         "[[permissions",
     ):
         write(path, mistake)
@@ -150,7 +152,7 @@ async def test_a_changed_file_counts_and_one_with_a_mistake_does_not(
         (
             "use = false",
             'use = false\n[[permissions]]\nwho = "static"\nuse = true',
-            "permissions[1]: is never reached, as permissions[0] stands before it",
+            "permissions[1]: is never reached: permissions[0] before it decides all that it is about",
         ),
     ],
 )
@@ -168,7 +170,19 @@ async def test_rules_that_decide_are_counted(path: Path, slack: Slack) -> None:
     assert forbidden(permissions)() == {"U01", "U07"}
     await watch.count()
     await watch.count()
-    assert slack.decided == {"who = ['static', 'oncall'], use = False": 2}
+    assert not permissions.why_not(Thing.AGENTS, "", user="U01", channel="C1")
+    permissions.find(Right.USE, user="U01", channel="C1", counts=False)
+    await watch.count()
+    assert slack.decided == {'who = ["static", "oncall"], use = false': 2}
+
+
+def test_the_words_of_a_rule() -> None:
+    """As the file has them, so that each is told from each."""
+    rule = PermissionRule(name="a", who=("U1",), things={Thing.AGENTS: ()}, budget_day=20_500_000)
+    assert rule.words == 'who = ["U1"], agents = [], budget_day_usd = 20.5'
+    many = [replace(rule, who=(*[f"U{n:09}" for n in range(400)], last)) for last in ("U1", "U2")]
+    assert len({one.words for one in many}) == 2
+    assert max(len(one.words) for one in many) < 420
 
 
 def test_rules_that_say_more_are_reached(path: Path) -> None:
