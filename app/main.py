@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp
 
 from app.aio import background
+from app.brokerage.registry import may_be_token
 from app.compose.accounts import create_links
 from app.compose.adapters import Outside, Overrides, Role, create_key_modal, open_outside
 from app.compose.core import Core, create_catch_up, open_core
@@ -167,8 +168,10 @@ async def open_service(
             pools=core.runners.pools,
             state_dir=settings.service.state_dir,
         )
-        if not role.is_brief:
+        if outside.remembered is None:
             await _identify(outside.slack)
+        else:
+            await outside.remembered.identify()
         await adapters.dispatcher.start(overrides.wrap("handlers", core.service))
         drain = partial(
             _drain,
@@ -177,6 +180,7 @@ async def open_service(
             grace_s=HOOK_GRACE_S if role is Role.HOOK else SHUTDOWN_GRACE_S,
             tell=tell,
         )
+        await stack.enter_async_context(background(*core.hearing()))
         stack.push_async_callback(drain)
         catch_up = create_catch_up(settings, outside, core.intake)
         of_slack = [] if role.is_brief else [_identify_forever(outside.slack)]
@@ -336,10 +340,11 @@ def _plain(secret: SecretStr | None) -> str | None:
 
 def _answer_alone(request: Request, body: bytes, settings: Settings) -> Response | None:
     """Answers what everybody may ask, and refuses what comes from nobody who may: a stranger shall not make it open a database."""
+    is_for_broker = settings.service.public_url is not None and may_be_token(request)
     match request.url.path:
         case "/healthz":
             return PlainTextResponse("ok")
-        case "/readyz":
+        case path if path == "/readyz" or (path.startswith("/broker/") and is_for_broker):
             return None
         case "/metrics":
             return refuse_metrics(request, _plain(settings.service.ops_token), is_loopback=False)
@@ -429,7 +434,7 @@ async def _identify_forever(slack: SlackConnection) -> None:
         await _identify(slack)
 
 
-app = create_function_app() if "VERCEL" in host_environment() else create_app()
+app = create_function_app() if host_environment().get("VERCEL") == "1" else create_app()
 """For servers that import it: on Vercel the function that hears, elsewhere one process that goes on between requests, on a disk that stays.
 
 Settings are read when its lifespan starts.

@@ -405,6 +405,11 @@ async def let_do(live: LiveGrant, deed: Deed) -> None:
         raise NotApprovedError("whether this is allowed cannot be looked up now") from exc
 
 
+def may_be_token(request: Request) -> bool:
+    """Whether a request brings what looks like a token of a run, whoever signed it."""
+    return _token(request).startswith((PREFIX, GIT_PREFIX))
+
+
 def _token(request: Request) -> str:
     """Returns the token, from wherever one of the protocols puts its key."""
     headers = request.headers

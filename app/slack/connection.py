@@ -250,8 +250,12 @@ class SlackConnection:
         )
 
     def identity(self) -> BotIdentity | None:
-        """Returns what the last successful `identify` said; None before."""
+        """Returns what the last successful `identify` said, or `know`; None before."""
         return self._identity
+
+    def know(self, identity: BotIdentity) -> None:
+        """Takes who the token belongs to from who has asked Slack."""
+        self._identity = identity
 
     @property
     def lacking(self) -> Mapping[str, Sequence[str]]:

@@ -7,4 +7,5 @@ __all__ = [
     "runs",
     "seal",
     "settings",
+    "slack_facts",
 ]

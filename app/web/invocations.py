@@ -18,7 +18,7 @@ _log = get_logger(__name__)
 OpenApp = Callable[[str], AbstractAsyncContextManager[ASGIApp]]
 """Path of a request to the app that answers it."""
 AnswerAlone = Callable[[Request, bytes], Response | None]
-"""A request and its body to the answer for which nothing needs to be opened; None: something does."""
+"""A request and its body (empty where that is passed on as it comes) to the answer for which nothing needs to be opened; None: something does."""
 
 
 class InvocationApp:
@@ -33,10 +33,14 @@ class InvocationApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
-        if path.startswith(_STREAMED):
-            await self._answer(scope, receive, send, is_streamed=True)
-            return
         request = Request(scope, receive)
+        if path.startswith(_STREAMED):
+            refusal = self._answer_alone(request, b"")
+            if refusal is not None:
+                await refusal(scope, receive, send)
+            else:
+                await self._answer(scope, receive, send, is_streamed=True)
+            return
         body = await read_body(request)
         answer = body if isinstance(body, Response) else self._answer_alone(request, body)
         if answer is not None:

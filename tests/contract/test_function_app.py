@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from app.brokerage.registry import PREFIX
 from app.main import create_function_app
 from app.settings.settings import load_settings
 from tests.ports import free_port
@@ -66,6 +67,8 @@ async def _asked(tmp_path: Path, **changes: str | None) -> AsyncIterator[httpx.A
         ("GET", "/ops/sweep", {"authorization": CRON}, 401),
         ("GET", "/ops/sweep", {"authorization": f"Bearer {CRON}"}, 500),
         ("GET", "/readyz", {}, 500),
+        ("POST", "/broker/anthropic/v1/messages", {}, 404),
+        ("POST", "/broker/anthropic/v1/messages", {"x-api-key": f"{PREFIX}x"}, 404),
     ],
 )
 async def test_strangers_open_no_database(
@@ -75,6 +78,14 @@ async def test_strangers_open_no_database(
     async with _asked(tmp_path) as http:
         answer = await http.request(method, path, headers=headers, content=b"{}")
     assert answer.status_code == status
+
+
+async def test_the_broker_is_for_whoever_has_what_looks_like_a_token(tmp_path: Path) -> None:
+    """Where it has an address at all."""
+    path = "/broker/anthropic/v1/messages"
+    async with _asked(tmp_path, orion_public_url="https://orion.example.com") as http:
+        for headers, status in (({}, 404), ({"x-api-key": f"{PREFIX}x"}, 500)):
+            assert (await http.post(path, headers=headers)).status_code == status
 
 
 @pytest.mark.parametrize(
