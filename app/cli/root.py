@@ -209,7 +209,7 @@ def manifest(
 
 @app.command()
 def migrate() -> None:
-    """Bring the database up to this version of Orion, while no Orion is running on it."""
+    """Bring the database up to this version of Orion; says so where processes must be stopped first."""
     from app.cli.commands.runs import migrate as run
 
     with show_failures():

@@ -20,6 +20,7 @@ from app.compose.brokers import open_broker, open_judge
 from app.compose.factories import open_tracer, slack_options
 from app.compose.models import key_field
 from app.compose.providers import ProviderChoice, choose_provider, create_provider
+from app.compose.slack_facts import RememberedSlack
 from app.dispatch.dispatcher import RunDispatcher
 from app.dispatch.lease import Leases, ProcessLease, open_lease
 from app.dispatch.slices import SliceDispatcher, WakeUps
@@ -27,7 +28,7 @@ from app.pull_requests.records import PullRequestStore
 from app.redaction import Masker
 from app.runs.budget import SpendingStore
 from app.runs.history import FileExchange, Judge, ThreadReader
-from app.runs.model import ChannelNoteStore
+from app.runs.model import ChannelNoteStore, SystemClock
 from app.runs.policy import RunPolicy
 from app.runs.ports import (
     DefaultStore,
@@ -40,6 +41,7 @@ from app.runs.ports import (
 )
 from app.runs.request import RunId
 from app.runs.session import SessionStore, ThreadStore
+from app.settings.permissions import is_slack_group
 from app.settings.settings import Settings
 from app.slack.catch_up import HeardStore
 from app.slack.connection import SlackConnection, open_slack
@@ -193,6 +195,8 @@ class Outside:
     role: Role
     adapters: Adapters
     slack: SlackConnection
+    remembered: RememberedSlack | None
+    """Of a role that is brief."""
     broker: SocketBroker
     tracer: Tracer
     choice: ProviderChoice
@@ -242,6 +246,7 @@ async def open_outside(
                 settings.broker_directory,
                 signing_key=await _load_signing_key(settings, store),
                 credentials=credentials,
+                clock=SystemClock(store.leases.skew_s),
             )
         )
         choice = ProviderChoice(name="override", reason="")
@@ -295,6 +300,7 @@ async def open_outside(
             role=role,
             adapters=adapters,
             slack=slack,
+            remembered=_remember(settings, slack, store) if role.is_brief else None,
             broker=broker,
             tracer=tracer,
             choice=choice,
@@ -303,6 +309,14 @@ async def open_outside(
             accounts=accounts,
             credentials=credentials,
         )
+
+
+def _remember(settings: Settings, slack: SlackConnection, store: SqlRunStore) -> RememberedSlack:
+    named = {one for members in settings.toml.groups.values() for one in members}
+    token = slack_options(settings).bot_token.get_secret_value()
+    return RememberedSlack(
+        slack, store.slack_facts, token=token, groups=sum(map(is_slack_group, named))
+    )
 
 
 def _create_dispatcher(

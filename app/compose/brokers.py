@@ -38,7 +38,7 @@ from app.egress.proxy import EgressProxy
 from app.runs.broker import ModelBroker, ModelGrant, RunApprovals
 from app.runs.budget import Ledger
 from app.runs.history import Judge, NoJudge
-from app.runs.model import Run, SystemClock
+from app.runs.model import Clock, Run, SystemClock
 from app.runs.ports import OwnKeyStore, RunPorts, RunStore
 from app.runs.session import Session
 from app.settings.settings import Settings
@@ -57,8 +57,16 @@ async def open_broker(
     *,
     signing_key: bytes | None = None,
     credentials: GitCredentials | None = None,
+    clock: Clock | None = None,
 ) -> AsyncIterator[SocketBroker]:
-    """Opens the broker, with the sockets of threads in this directory. `signing_key`: None = its tokens are good here alone. `credentials`: None = the deployment's own, without people's accounts.
+    """Opens the broker, with the sockets of threads in this directory.
+
+    Args:
+        settings: of the service.
+        directory: made if it is not there.
+        signing_key: None = its tokens are good here alone.
+        credentials: None = the deployment's own, without people's accounts.
+        clock: by which tokens expire; None = this machine's.
 
     Raises:
         OSError: `directory` cannot hold unix sockets.
@@ -70,7 +78,7 @@ async def open_broker(
         create_http_client() as to_tools,
         create_http_client() as to_git,
     ):
-        clock = SystemClock()
+        clock = clock or SystemClock()
         registry = GrantRegistry(signing_key=signing_key or secrets.token_bytes(32), clock=clock)
         models = ModelsBroker(
             registry=registry,

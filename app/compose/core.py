@@ -54,6 +54,8 @@ from sandbox_runtime.types import Capability, SandboxId
 
 _log = get_logger(__name__)
 
+SWEEP_INTERVAL_S = 300.0
+"""Between two looks for what workers have left that were killed while others go on."""
 BOUND = "its sandboxes end with their process: only this one can go on with a run after a slice"
 
 
@@ -181,9 +183,16 @@ class Core:
     """Other providers where sandboxes of sessions may be."""
     policy: RunPolicy
     permissions: PermissionWatch
+    sweep_left: Callable[[], Awaitable[None]]
+    """Removes what dead processes have left at the default provider, if this process does that for all."""
     is_working: bool
     """It advances runs; see `Role`."""
     is_brief: bool
+
+    def hearing(self) -> Sequence[Coroutine[None, None, None]]:
+        """Returns what has to go on as long as runs do, also while they are handed over."""
+        works = self.is_working and not self.is_brief
+        return (self.signals.listen_forever(self.ports.store),) if works else ()
 
     def background(self) -> Sequence[Coroutine[None, None, None]]:
         """Returns what has to go on as long as the service works."""
@@ -202,7 +211,6 @@ class Core:
             return for_all
         return (
             *for_all,
-            self.signals.listen_forever(self.ports.store),
             self.watchdog.run_forever(),
             self.retention.run_forever(),
             repeat_forever(
@@ -211,6 +219,13 @@ class Core:
                 pause_s=lambda: LOOK_INTERVAL_S,
                 failed="pull_request.unwatched",
                 delay_s=LOOK_INTERVAL_S,
+            ),
+            repeat_forever(
+                self.sweep_left,
+                clock=self.ports.clock,
+                pause_s=lambda: SWEEP_INTERVAL_S,
+                failed="sandbox.sweep_failed",
+                delay_s=SWEEP_INTERVAL_S,
             ),
             _prepare_quietly(self.runtime),
             *maintain_runtime(self.runtime, clock=self.ports.clock, policy=self.policy),
@@ -235,7 +250,7 @@ async def open_core(
     Raises:
         SettingsError: a budget cannot be kept.
     """
-    adapters, clock = outside.adapters, SystemClock()
+    adapters, clock = outside.adapters, SystemClock(outside.adapters.store.leases.skew_s)
     provider, dispatcher, signals = adapters.provider, adapters.dispatcher, StopSignals()
     is_working, is_brief = outside.role.is_working, outside.role.is_brief
     takes_over = is_working and not is_brief
@@ -249,7 +264,7 @@ async def open_core(
     watch = PermissionWatch(
         policy.permissions,
         settings.toml,
-        members_of=outside.slack.members_of,
+        members_of=(outside.remembered or outside.slack).members_of,
         count_rules=adapters.store.approvals.count,
     )
     await watch.load()
@@ -329,6 +344,7 @@ async def open_core(
             elsewhere=sorted({one.provider for one in left if one.sandbox_id} - {provider.name}),
             policy=policy,
             permissions=watch,
+            sweep_left=partial(_sweep_if_leading, adapters.store, provider),
             is_working=is_working,
             is_brief=is_brief,
         )
@@ -424,6 +440,12 @@ async def sessions_to_keep(
         if session is not None and session.sandbox_id:
             found.append(session)
     return found
+
+
+async def _sweep_if_leading(store: SqlRunStore, provider: SandboxProvider) -> None:
+    if store.leases.is_shared and await store.leases.leads():
+        living = await living_owners(store)
+        await sweep(provider, await sessions_to_keep(store, living=living), living=living)
 
 
 async def _always() -> bool:

@@ -51,6 +51,9 @@ _log = get_logger(__name__)
 class RunDispatcher:
     """As durable as its store is."""
 
+    _late_s: float = 0
+    """Processes whose lease is over by no more than that may live."""
+
     def __init__(
         self,
         store: RunStore,
@@ -257,6 +260,8 @@ class RunDispatcher:
             if task is not None:
                 task.cancel()
         if placements is not None:
+            with suppress(Exception):  # they are given back with all else then
+                await self._leases.unclaim(placements.end_waiting())
             await together(placements.close(grace_s=grace_s), self._hand_over(grace_s=grace_s))
             await self._cancel_all()
         try:
@@ -268,7 +273,7 @@ class RunDispatcher:
     async def take_over(self) -> None:
         """See `Attendant`."""
         again, self._is_take_over_doubtful = self._is_take_over_doubtful, True
-        left = await self._leases.take_over(again=again)
+        left = await self._leases.take_over(again=again, late_s=self._late_s)
         self._is_take_over_doubtful = False
         if self._placements is None and self._open_placements is not None and self._is_open:
             self._placements = self._open_placements()

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from typing import Protocol
@@ -66,11 +66,17 @@ class Leases(Protocol):
         """Returns how many processes are known whose time is over: they are dead, or have not reached the database."""
         ...
 
-    async def take_over(self, *, again: bool = False) -> Sequence[Run]:
+    async def take_over(self, *, again: bool = False, late_s: float = 0) -> Sequence[Run]:
         """Gives up dead processes: what they have becomes free; what they have not placed yet is this process's, and returned.
 
-        `again`: the last time failed, maybe only after it was committed: what this process has not placed is returned, too.
+        Args:
+            again: the last time failed, maybe only after it was committed: what this process has not placed is returned, too.
+            late_s: who is late by no more than that may live.
         """
+        ...
+
+    async def unclaim(self, run_ids: Collection[RunId]) -> None:
+        """Lets others place these, which this process has accepted and not begun to place."""
         ...
 
     async def leave(self) -> None:

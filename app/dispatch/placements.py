@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -73,6 +74,12 @@ class Placements:
             async with asyncio.timeout(timeout_s):
                 while self._tasks:
                     await asyncio.wait(self._tasks)
+
+    def end_waiting(self) -> Sequence[RunId]:
+        """Begins none any more; returns those that have not begun."""
+        self._closed.set()
+        lines = (self._new, self._again, self._candidates)
+        return [run.id for line in lines for run, _ in line.waiting]
 
     async def close(self, *, grace_s: float) -> None:
         """Begins none any more, waits up to `grace_s` for those that have begun, and cancels them then."""

@@ -12,7 +12,7 @@ from typing import Protocol
 from typing_extensions import Unpack, override
 
 from app.dispatch.dispatcher import RunDispatcher
-from app.dispatch.lease import Leases, ProcessLease
+from app.dispatch.lease import SETTLE_S, Leases, ProcessLease
 from app.log import get_logger
 from app.runs.model import ProcessId, Run
 from app.runs.ports import RunChanges, RunStore
@@ -64,6 +64,9 @@ class SliceDispatcher(RunDispatcher):
         self._wake_ups = wake_ups
         self._owed: dict[RunId, int] = {}
         """Messages that are to be sent before this ends."""
+
+    _late_s = SETTLE_S
+    """An invocation has no time to wait for those that an outage has made late."""
 
     @property
     @override

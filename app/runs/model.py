@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -243,6 +243,8 @@ class Run:
     """Placings begun by later processes than the one that accepted it."""
     attempt: int = 0
     """Executions begun."""
+    drained: int = 0
+    """Those of them that ended with a process that was told to end, through no fault of theirs."""
     agent: str = ""
     model: str = ""
     provider: str = ""
@@ -267,6 +269,11 @@ class Run:
     @property
     def thread(self) -> Thread:
         return self.request.thread
+
+    @property
+    def failures(self) -> int:
+        """Returns how many executions count against it."""
+        return self.attempt - self.drained
 
     @property
     def needs_slot(self) -> bool:
@@ -478,9 +485,15 @@ class Clock(Protocol):
 
 
 class SystemClock:
+    """This machine's; or all processes', where it is known by how much this one's is off."""
+
+    def __init__(self, skew_s: Callable[[], float] = lambda: 0.0) -> None:
+        """`skew_s`: seconds by which the clock that all go by is ahead of this machine's."""
+        self._skew_s = skew_s
+
     def now(self) -> datetime:
         # As the engine reads it, so that whoever turns the clock of this process turns both.
-        return datetime.fromtimestamp(time.time(), UTC)
+        return datetime.fromtimestamp(time.time() + self._skew_s(), UTC)
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

@@ -157,7 +157,7 @@ class RunService:
             return None
         if run.stop_requested_by is not None:
             return Outcome(state=RunState.STOPPED, stopped_by=run.stop_requested_by)
-        if run.attempt >= MAX_ATTEMPTS or is_given_up(run):
+        if run.failures >= MAX_ATTEMPTS or is_given_up(run):
             return make_failure(ErrorCode.INTERRUPTED)
         if self._has_waited_too_long(run):
             return make_expired(run, self._policy, now=self._ports.clock.now())

@@ -463,8 +463,8 @@ def refuse_old_server(version: tuple[int | str, ...], name: str) -> None:
         )
 
 
-SHARED_WITHIN_S = 10.0
-"""For another process that starts to remove what is left in the directory."""
+SHARED_WITHIN_S = 40.0
+"""For another process that starts: after an outage it waits 12 s for those that are late, and asks engine and sandboxes for what is left."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -528,7 +528,11 @@ def own_state_directory(directory: Path, *, shares: bool = False) -> Iterator[St
             owner = file.read().strip() or "unknown"
             raise StateDirectoryBusyError(
                 f"{directory} is in use by another Orion process (pid {owner}); "
-                "stop it, or give this one its own ORION_STATE_DIR"
+                + (
+                    f"it has let nobody in for {SHARED_WITHIN_S:g} s: look whether it starts, or is on SQLite"
+                    if shares
+                    else "stop it, or give this one its own ORION_STATE_DIR"
+                )
             ) from None
         if is_alone:
             file.truncate(0)

@@ -12,7 +12,8 @@ All times are the database's.
 import os
 import secrets
 import socket
-from collections.abc import Sequence
+import time
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -38,9 +39,12 @@ TURNS_WINDOW = timedelta(hours=1)
 CLAIM_LOCK_KEY = 7_091_512
 """Any number, the same in all processes: whoever holds this advisory lock of PostgreSQL's claims."""
 CLAIMED_AT_ONCE = 64
+EXACT_S = 1.0
+"""Clocks that are off by less are taken for the same."""
 
 T = TypeVar("T")
 
+_NOW_S = sa.select(sa.type_coerce(Now(), sa.Double))
 _UNFINISHED = in_states(runs, UNFINISHED_STATES)
 _IS_UNPLACED = runs.c.due_at.is_(None) & runs.c.claimed_at.is_(None)
 _IS_ADVANCED = runs.c.owner.is_not(None) & runs.c.due_at.is_(None) & runs.c.claimed_at.is_not(None)
@@ -73,10 +77,15 @@ class SqlLeases:
         self._lease_s = LEASE_S if is_shared else SOLE_LEASE_S
         self._process = _this_process()
         self._is_known = False
+        self._skew_s = 0.0
 
     @property
     def process(self) -> Process:
         return self._process
+
+    def skew_s(self) -> float:
+        """Returns by how many seconds the database's clock was ahead of this process's when its lease was renewed last; 0 on a database of its own, and for what a slow answer may explain."""
+        return self._skew_s
 
     def describe(self, *, place: str, is_working: bool) -> None:
         """Says what this process is, before it joins; see `Process`."""
@@ -99,6 +108,7 @@ class SqlLeases:
         def work(connection: sa.Connection) -> None:
             if not self._is_shared:
                 connection.execute(sa.delete(processes))
+            self._compare_clocks(connection)
             connection.execute(sa.insert(processes).values(row))
 
         await self._call(work)
@@ -109,10 +119,18 @@ class SqlLeases:
         count = sa.select(sa.func.count()).where(processes.c.alive_until >= Now())
 
         def work(connection: sa.Connection) -> int:
+            self._compare_clocks(connection)
             lives = connection.execute(renewed).rowcount == 1
             return connection.execute(count).scalar_one() if lives else 0
 
         return await self._call(work)
+
+    def _compare_clocks(self, connection: sa.Connection) -> None:
+        if not self._is_shared:
+            return
+        before_s = time.time()
+        ahead_s = connection.execute(_NOW_S).scalar_one() - (before_s + time.time()) / 2
+        self._skew_s = ahead_s if abs(ahead_s) > EXACT_S else 0.0
 
     async def living(self) -> Sequence[Process]:
         """Returns the processes whose own is their own, oldest first."""
@@ -137,8 +155,8 @@ class SqlLeases:
         query = sa.select(sa.func.count()).where(processes.c.alive_until < Now())
         return await self._call(lambda connection: connection.execute(query).scalar_one())
 
-    async def take_over(self, *, again: bool = False) -> Sequence[Run]:
-        dead = sa.delete(processes).where(processes.c.alive_until < Now())
+    async def take_over(self, *, again: bool = False, late_s: float = 0) -> Sequence[Run]:
+        dead = sa.delete(processes).where(processes.c.alive_until < later(-late_s))
         owner_lives = sa.exists().where(processes.c.id == runs.c.owner)
         is_left = _UNFINISHED & runs.c.owner.is_not(None) & ~owner_lives
         freed = (
@@ -160,11 +178,19 @@ class SqlLeases:
 
         return await self._call(work)
 
+    async def unclaim(self, run_ids: Collection[RunId]) -> None:
+        own = runs.c.id.in_(run_ids) & (runs.c.owner == self.id)
+        freed = sa.update(runs).where(own, _UNFINISHED, _IS_UNPLACED).values(owner=None)
+        await self._call(lambda connection: connection.execute(freed))
+
     async def leave(self) -> None:
         own = _UNFINISHED & (runs.c.owner == self.id)
+        is_begun = (runs.c.attempt > 0) & runs.c.checkpoint.is_(sa.null())
+        drained = runs.c.drained + sa.case((is_begun, 1), else_=0)
+        advanced = sa.update(runs).where(own, _IS_ADVANCED).values(due_at=Now(), drained=drained)
 
         def work(connection: sa.Connection) -> None:
-            connection.execute(sa.update(runs).where(own, _IS_ADVANCED).values(due_at=Now()))
+            connection.execute(advanced)
             connection.execute(sa.update(runs).where(own).values(owner=None))
             connection.execute(sa.delete(processes).where(processes.c.id == self.id))
 
@@ -292,7 +318,7 @@ _IS_OVER = (
 _IS_FREE = (
     _IS_OVER
     | ~runs.c.needs_slot
-    | ((runs.c.attempt >= MAX_ATTEMPTS) & runs.c.checkpoint.is_(sa.null()))
+    | ((runs.c.attempt - runs.c.drained >= MAX_ATTEMPTS) & runs.c.checkpoint.is_(sa.null()))
 )
 _IS_DUE = _UNFINISHED & (runs.c.due_at <= Now()) & runs.c.owner.is_(None)
 

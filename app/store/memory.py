@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 
@@ -189,7 +189,7 @@ class MemoryLeases:
     is_shared = False
     id = ProcessId("the only one")
 
-    def __init__(self, store: MemoryRunStore, runs: Mapping[RunId, Run]) -> None:
+    def __init__(self, store: MemoryRunStore, runs: MutableMapping[RunId, Run]) -> None:
         self._store = store
         self._runs = runs
         self._holds: dict[RunId, _Hold] = {}
@@ -206,8 +206,8 @@ class MemoryLeases:
     async def late(self) -> int:
         return 0
 
-    async def take_over(self, *, again: bool = False) -> Sequence[Run]:
-        del again
+    async def take_over(self, *, again: bool = False, late_s: float = 0) -> Sequence[Run]:
+        del again, late_s
         accepted = []
         for run in await self._store.unfinished():
             hold = self._hold(run.id)
@@ -217,10 +217,16 @@ class MemoryLeases:
                 hold.is_owned, hold.due_at = False, 0.0
         return accepted
 
+    async def unclaim(self, run_ids: Collection[RunId]) -> None:
+        """There is nobody else."""
+
     async def leave(self) -> None:
         for run_id, hold in self._holds.items():
-            if hold.is_advanced and not self._runs[run_id].state.is_final:
+            run = self._runs[run_id]
+            if hold.is_advanced and not run.state.is_final:
                 hold.is_owned, hold.due_at = False, 0.0
+                if run.attempt and run.checkpoint is None:
+                    self._runs[run_id] = replace(run, drained=run.drained + 1)
 
     async def claim(self, *, slots: int, waits_s: float) -> Sequence[Run]:
         now_s = time.time()
@@ -234,7 +240,7 @@ class MemoryLeases:
             for run in due
             if self._is_over(run, now_s - waits_s)
             or not run.needs_slot
-            or (run.attempt >= MAX_ATTEMPTS and run.checkpoint is None)
+            or (run.failures >= MAX_ATTEMPTS and run.checkpoint is None)
         ]
         chosen = list(free)
         waiting = [run for run in due if run not in free]

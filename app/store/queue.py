@@ -14,7 +14,7 @@ from app.runs.model import (
     Run,
 )
 from app.runs.request import Addressing
-from app.store.tables import UtcTime, in_states, runs
+from app.store.tables import Now, UtcTime, in_states, processes, runs
 
 REFUSAL_CODES = frozenset({ErrorCode.NOT_ALLOWED, ErrorCode.REQUEST_INVALID, ErrorCode.QUEUE_FULL})
 """Runs that ended in these before they began did not cost anything, so they do not count against a person's hourly limit."""
@@ -25,7 +25,7 @@ _UNFINISHED = in_states(runs, UNFINISHED_STATES)
 def count_queue(
     connection: sa.Connection, run: Run, *, since: datetime, capacity: int
 ) -> QueueStats:
-    """Returns what `RunStore.queue_stats` does, of a run that is stored."""
+    """Returns what `RunStore.queue_stats` does, of a run that is stored; all processes that work have the same capacity."""
     request = run.request
     values = {
         "run_id": run.id,
@@ -36,6 +36,7 @@ def count_queue(
         "message_ts": request.message_ts,
     }
     row = connection.execute(_COUNTS, values).one()
+    capacity *= max(1, row.working)
     ahead: int = 0
     if row.unfinished > capacity:  # else it waits for nobody elsewhere
         ahead = connection.execute(_COUNT_ELSEWHERE, {"run_id": run.id}).scalar_one()
@@ -55,8 +56,8 @@ def position_of(*, ahead_in_thread: int, ahead_elsewhere: int, capacity: int) ->
     )
 
 
-def _counts() -> sa.Select[int, int, int]:
-    """Selects, for a stored run, its person's runs, all that are unfinished, and those before it in its thread."""
+def _counts() -> sa.Select[int, int, int, int]:
+    """Selects, for a stored run, its person's runs, all that are unfinished, those before it in its thread, and how many processes work."""
     of_user = (
         (runs.c.team == sa.bindparam("team"))
         & (runs.c.user == sa.bindparam("user"))
@@ -77,6 +78,9 @@ def _counts() -> sa.Select[int, int, int]:
         & (runs.c.message_ts < sa.bindparam("message_ts"))
     )
 
+    lives = processes.c.is_working & (processes.c.alive_until >= Now())
+    working = sa.select(sa.func.count()).select_from(processes).where(lives)
+
     def count(which: sa.ColumnElement[bool]) -> sa.ScalarSelect[int]:
         # Each by an index of its own, which one condition over all of them would not be.
         return sa.select(sa.func.count()).select_from(runs).where(which).scalar_subquery()
@@ -85,6 +89,7 @@ def _counts() -> sa.Select[int, int, int]:
         count(of_user).label("of_user"),
         count(_UNFINISHED).label("unfinished"),
         count(in_thread).label("in_thread"),
+        working.scalar_subquery().label("working"),
     )
 
 

@@ -55,6 +55,7 @@ from app.store.pull_requests import SqlPullRequestStore
 from app.store.queue import count_queue
 from app.store.sessions import SqlSessionStore
 from app.store.settings import SqlChannelNoteStore, SqlDefaultStore, SqlOwnKeyStore, SqlWelcomeStore
+from app.store.slack_facts import SqlSlackFacts
 from app.store.tables import (
     approvals,
     in_states,
@@ -229,6 +230,7 @@ class SqlRunStore:
         self.welcomes = SqlWelcomeStore(database)
         self.installation = SqlInstallation(database)
         self.heard = SqlHeard(database, self.leases)
+        self.slack_facts = SqlSlackFacts(database)
         self.approvals = SqlApprovalStore(database)
         self.pull_requests = SqlPullRequestStore(database, self.leases)
 

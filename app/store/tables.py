@@ -385,6 +385,14 @@ installation = sa.Table(
     sa.Column("own_keys_check", sa.String(64), nullable=False),
 )
 
+slack_facts = sa.Table(
+    "orion_slack_facts",
+    metadata,
+    sa.Column("name", sa.String(64), primary_key=True),
+    sa.Column("value", sa.JSON(none_as_null=True), nullable=False),
+    sa.Column("at", UtcTime, nullable=False),  # when Slack told it
+)
+
 heard = sa.Table(
     "orion_heard",
     metadata,

@@ -8,9 +8,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from app.errors import ErrorCode, LeaseLostError
-from app.runs.testing import Outcome, Run, RunFileKind, RunId, RunState, SystemClock
+from app.runs.testing import MAX_ATTEMPTS, Outcome, Run, RunFileKind, RunId, RunState, SystemClock
 from app.store.leases import LEASE_S
 from app.store.runs import SqlRunStore, open_store
 from tests.building import make_request
@@ -31,6 +32,12 @@ async def two(postgres_url: str) -> AsyncIterator[tuple[SqlRunStore, SqlRunStore
         for store in (one, other):
             await store.leases.join()
         yield one, other
+
+
+async def _change(store: SqlRunStore, statement: str) -> None:
+    """Of its own process."""
+    changed = sa.text(statement.replace("?", ":id")).bindparams(id=store.leases.id)
+    await store._call(lambda connection: connection.execute(changed))
 
 
 async def _claimed(store: SqlRunStore, run: Run) -> Run:
@@ -100,6 +107,63 @@ async def test_what_is_given_back_is_there_at_once(two: tuple[SqlRunStore, SqlRu
     assert [run.id for run in await other.leases.take_over()] == [accepted.id]
     assert [run.id for run in await other.leases.claim(slots=9, waits_s=1000)] == [advanced.id]
     assert [process.id for process in await other.leases.living()] == [other.leases.id]
+
+
+async def test_what_has_not_begun_to_be_placed_is_let_go_first(
+    two: tuple[SqlRunStore, SqlRunStore],
+) -> None:
+    """By a process that is told to end, and nothing else with it."""
+    mine, other = two
+    unplaced, going = new_run(1), new_run(2)
+    await _claimed(mine, going)
+    await mine.add(unplaced)
+    await mine.leases.unclaim([unplaced.id, going.id])
+    assert [run.id for run in await other.leases.take_over()] == [unplaced.id]
+    assert await other.leases.claim(slots=9, waits_s=1000) == []
+    await mine.leases.unclaim([])
+
+
+async def test_a_drain_is_no_failure_of_a_run(two: tuple[SqlRunStore, SqlRunStore]) -> None:
+    """Of however many processes that end one after the other."""
+    mine, other = two
+    run = await mine.begin(await _claimed(mine, new_run()))
+    for _ in range(MAX_ATTEMPTS):
+        await mine.leases.leave()
+        (again,) = await other.leases.claim(slots=1, waits_s=1000)
+        run = await other.begin(again)
+        await mine.leases.join()
+        mine, other = other, mine
+    assert (run.attempt, run.failures) == (MAX_ATTEMPTS + 1, 1)
+
+
+async def test_who_is_late_for_a_moment_may_live(two: tuple[SqlRunStore, SqlRunStore]) -> None:
+    """For an invocation, which has no time to wait after an outage of the database."""
+    mine, other = two
+    await mine.add(new_run())
+    await _change(mine, "UPDATE orion_processes SET alive_until = alive_until - 20 WHERE id = ?")
+    assert await other.leases.take_over(late_s=12) == []
+    assert await mine.leases.renew() == 2
+    await _change(mine, "UPDATE orion_processes SET alive_until = alive_until - 30 WHERE id = ?")
+    assert len(await other.leases.take_over(late_s=12)) == 1
+    assert await mine.leases.renew() == 0
+
+
+async def test_clocks_are_compared_with_the_databases(
+    two: tuple[SqlRunStore, SqlRunStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What all processes go by is its own, however far this machine's is off."""
+    mine, _ = two
+    assert mine.leases.skew_s() == 0
+    true = time.time
+    clock = SystemClock(mine.leases.skew_s)
+    for off_s in (600, -600):
+        monkeypatch.setattr(time, "time", lambda off_s=off_s: true() + off_s)
+        assert abs(clock.now().timestamp() - true()) > 500
+        await mine.leases.renew()
+        assert abs(clock.now().timestamp() - true()) < 5
+    monkeypatch.undo()
+    await mine.leases.renew()
+    assert mine.leases.skew_s() == 0
 
 
 async def test_two_never_claim_the_same(two: tuple[SqlRunStore, SqlRunStore]) -> None:

@@ -119,7 +119,7 @@ async def test_every_field_survives(store: RunStore) -> None:
     written = await store.get(run.id)
     assert written is not None
     unset = {f.name for f in fields(Run) if getattr(written, f.name) in (None, "", 0, ())}
-    assert unset == {"ended_at", "stop_requested_by", "revision"}
+    assert unset == {"ended_at", "stop_requested_by", "revision", "drained"}
     assert written.started_at == T0 + timedelta(microseconds=250_001)
     assert written.checkpoint == CHECKPOINT
     assert written.part_ts == ("1.000003", "1.000004")

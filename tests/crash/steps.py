@@ -195,6 +195,7 @@ SPARED: Mapping[str, str] = {
     "leases.is_shared": _INSTANT,
     "leases.id": _INSTANT,
     "leases.lives": _READ,
+    "leases.unclaim": "sooner by some seconds than leases.leave, which is a point, lets go of the same",
     "dispatcher.process": _INSTANT,
     "dispatcher.has_ended": _READ,
     "handlers.hand_over": _INSTANT,

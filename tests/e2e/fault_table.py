@@ -272,7 +272,7 @@ FAULTS: Final = (
     ),
     Fault(
         system="PostgreSQL",
-        name="gone, and brought back an hour later",
+        name="gone until no sandbox is left, and brought back",
         thread="nothing new, and no sandbox is left; Slack gets 500; then one message, the answer",
         test=f"{_PROCESSES}::test_a_database_that_does_not_come_back",
     ),

@@ -1,7 +1,7 @@
 """`orion serve`, or another role, whose wall clock is off by what a file says; `time.monotonic` goes on as ever.
 
-`python -m tests.e2e.skewed_server FILE [ROLE]`, a role as `Role` names it. In the process, and not the machine's clock, which others share. Every clock the
-service and its engine read: `time.time` and `time.time_ns` (`datetime.now` cannot be replaced).
+`python -m tests.e2e.skewed_server FILE [ROLE]`, a role as `Role` names it. In the process, and not the machine's clock, which others share. The clocks by
+which deadlines, leases and tokens go: `time.time` and `time.time_ns`. `datetime.now` cannot be replaced; it says when messages were heard.
 """
 
 import sys

@@ -132,9 +132,13 @@ class SandboxAdmin:
         keep = [SandboxId(session.sandbox_id) for session in await self.store.sessions.all()]
         swept = 0
         with ExitStack() as stack:
-            living: Collection[str] | None = ()
+            living: Collection[str] | None = [
+                process.owner for process in await self.store.leases.living()
+            ]
             try:
-                stack.enter_context(own_state_directory(self.settings.service.state_dir))
+                if not self.store.leases.is_shared:  # else the database says who lives, wherever
+                    living = ()
+                    stack.enter_context(own_state_directory(self.settings.service.state_dir))
             except StateDirectoryBusyError:
                 living = None  # a service works, and has removed what others left when it started
             for name in provider_names():

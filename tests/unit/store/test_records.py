@@ -20,7 +20,7 @@ from app.runs.testing import (
 from app.store.tables import Now, defaults, model_calls, runs, sessions
 
 FIXED = {
-    Run: {"id", "created_at", "revision", "stop_requested_by", "stop_requested_at"},
+    Run: {"id", "created_at", "drained", "revision", "stop_requested_by", "stop_requested_at"},
     Session: {"id", "name", "thread", "prompt", "created_at"},
     Defaults: {"pr"},
 }
