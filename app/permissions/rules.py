@@ -78,7 +78,8 @@ class PermissionRule:
         """What it says, wherever it stands in the file; what is long is cut, and ends in its hash."""
         said: dict[str, object] = {"who": self.who}
         said |= {"channels": self.channels} if self.channels else {}
-        said |= {**self.things, **self.rights}
+        said |= {str(thing): patterns for thing, patterns in self.things.items()}
+        said |= {str(right): is_allowed for right, is_allowed in self.rights.items()}
         if self.budget_day is not None:
             said["budget_day_usd"] = self.budget_day / MICRO
         text = ", ".join(f"{key} = {json.dumps(value)}" for key, value in said.items())
