@@ -13,7 +13,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -70,9 +70,16 @@ def _new_id() -> ProcessId:
 class SqlLeases:
     """Implements `app.dispatch.lease.Leases`; `SqlRunStore.leases` is one."""
 
-    def __init__(self, database: Database, *, is_shared: bool) -> None:
-        """`is_shared`: several processes may work on the database."""
+    def __init__(
+        self,
+        database: Database,
+        *,
+        is_shared: bool,
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
+        """`is_shared`: several processes may work on the database. `now_s`: this machine's clock."""
         self._call = database.call
+        self._now_s = now_s
         self._is_shared = is_shared
         self._lease_s = LEASE_S if is_shared else SOLE_LEASE_S
         self._process = _this_process()
@@ -128,8 +135,8 @@ class SqlLeases:
     def _compare_clocks(self, connection: sa.Connection) -> None:
         if not self._is_shared:
             return
-        before_s = time.time()
-        ahead_s = connection.execute(_NOW_S).scalar_one() - (before_s + time.time()) / 2
+        before_s = self._now_s()
+        ahead_s = connection.execute(_NOW_S).scalar_one() - (before_s + self._now_s()) / 2
         self._skew_s = ahead_s if abs(ahead_s) > EXACT_S else 0.0
 
     async def living(self) -> Sequence[Process]:

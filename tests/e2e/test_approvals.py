@@ -182,8 +182,6 @@ async def test_a_push_and_a_pull_request_wait_for_a_yes(prepared: Path, tmp_path
         ts = await stage.client.say(question)
         card = await card_of(stage, ts, pushes)
         assert git(bare, "branch", "--list", "orion/*") == ""
-        await stage.orion.kill9()
-        await stage.orion.start()
         await stage.client.press(card, ALLOW_ACTION)
         card = await card_of(stage, ts, "open a pull request in")
         assert git(bare, "branch", "--list", "orion/*") != ""

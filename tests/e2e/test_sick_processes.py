@@ -100,7 +100,7 @@ async def test_a_database_that_does_not_come_back(
         assert await stage.orion.terminate() == 0
         await _back(proxy, stage.orion, worker)
         await _answered_once(stage, ts)
-        fault("PostgreSQL: gone, and brought back an hour later").assert_holds(
+        fault("PostgreSQL: gone until no sandbox is left, and brought back").assert_holds(
             await stage.record(ts)
         )
 
