@@ -79,8 +79,11 @@ class Leases(Protocol):
         """Lets others place these, which this process has accepted and not begun to place."""
         ...
 
-    async def leave(self) -> None:
-        """Gives all back that this process has; it is known no more."""
+    async def leave(self, *, is_brief: bool = False) -> None:
+        """Gives all back that this process has; it is known no more.
+
+        `is_brief`: it ends as it always does after a while. Else it was told to end, and the attempts that end with it do not count.
+        """
         ...
 
     async def claim(self, *, slots: int, waits_s: float) -> Sequence[Run]:
@@ -136,8 +139,10 @@ class Attendant(Protocol):
 class ProcessLease:
     """Keeps the lease, and is the gate before effects: nothing is done for runs that another process may have by now."""
 
-    def __init__(self, leases: Leases) -> None:
+    def __init__(self, leases: Leases, *, is_brief: bool = False) -> None:
+        """`is_brief`: of a process that is there for one request."""
         self._leases = leases
+        self._is_brief = is_brief
         self._renewed_s = _now_s()
         self._number = 0
         """Of joins."""
@@ -206,7 +211,7 @@ class ProcessLease:
         self._is_over = True
         async with self._lock:
             self._number += 1
-            await self._leases.leave()
+            await self._leases.leave(is_brief=self._is_brief)
 
     async def keep(self) -> None:
         """Renews it until it is left; comes back where it was lost."""
@@ -266,7 +271,7 @@ async def open_lease(leases: Leases, *, is_brief: bool = False) -> AsyncIterator
     Raises:
         OSError: the database cannot be reached.
     """
-    lease = ProcessLease(leases)
+    lease = ProcessLease(leases, is_brief=is_brief)
     await lease.join()
     async with open_task_group() as group:
         keeping = group.create_task(lease.keep(), name="lease") if leases.is_shared else None

@@ -190,14 +190,17 @@ class SqlLeases:
         freed = sa.update(runs).where(own, _UNFINISHED, _IS_UNPLACED).values(owner=None)
         await self._call(lambda connection: connection.execute(freed))
 
-    async def leave(self) -> None:
+    async def leave(self, *, is_brief: bool = False) -> None:
         own = _UNFINISHED & (runs.c.owner == self.id)
+        advanced = sa.update(runs).where(own, _IS_ADVANCED)
         is_begun = (runs.c.attempt > 0) & runs.c.checkpoint.is_(sa.null())
-        drained = runs.c.drained + sa.case((is_begun, 1), else_=0)
-        advanced = sa.update(runs).where(own, _IS_ADVANCED).values(due_at=Now(), drained=drained)
+        drained = sa.update(runs).where(own, _IS_ADVANCED, is_begun)
+        drained = drained.values(drained=runs.c.drained + 1)
 
         def work(connection: sa.Connection) -> None:
-            connection.execute(advanced)
+            if not is_brief:
+                connection.execute(drained)
+            connection.execute(advanced.values(due_at=Now()))
             connection.execute(sa.update(runs).where(own).values(owner=None))
             connection.execute(sa.delete(processes).where(processes.c.id == self.id))
 

@@ -220,12 +220,12 @@ class MemoryLeases:
     async def unclaim(self, run_ids: Collection[RunId]) -> None:
         """There is nobody else."""
 
-    async def leave(self) -> None:
+    async def leave(self, *, is_brief: bool = False) -> None:
         for run_id, hold in self._holds.items():
             run = self._runs[run_id]
             if hold.is_advanced and not run.state.is_final:
                 hold.is_owned, hold.due_at = False, 0.0
-                if run.attempt and run.checkpoint is None:
+                if run.attempt and run.checkpoint is None and not is_brief:
                     self._runs[run_id] = replace(run, drained=run.drained + 1)
 
     async def claim(self, *, slots: int, waits_s: float) -> Sequence[Run]:

@@ -26,7 +26,7 @@ class Shared:
     async def join(self) -> None:
         self.lives = True
 
-    async def leave(self) -> None:
+    async def leave(self, *, is_brief: bool = False) -> None:
         self.lives = False
 
     async def late(self) -> int:

@@ -125,7 +125,7 @@ async def test_what_has_not_begun_to_be_placed_is_let_go_first(
 
 
 async def test_a_drain_is_no_failure_of_a_run(two: tuple[SqlRunStore, SqlRunStore]) -> None:
-    """Of however many processes that end one after the other."""
+    """Of however many processes that are told to end; the end of an invocation is no drain."""
     mine, other = two
     run = await mine.begin(await _claimed(mine, new_run()))
     for _ in range(MAX_ATTEMPTS):
@@ -135,6 +135,9 @@ async def test_a_drain_is_no_failure_of_a_run(two: tuple[SqlRunStore, SqlRunStor
         await mine.leases.join()
         mine, other = other, mine
     assert (run.attempt, run.failures) == (MAX_ATTEMPTS + 1, 1)
+    await mine.leases.leave(is_brief=True)
+    (again,) = await other.leases.claim(slots=1, waits_s=1000)
+    assert (await other.begin(again)).failures == 2
 
 
 async def test_a_place_in_the_queue_counts_the_slots_of_all(

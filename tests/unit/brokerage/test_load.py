@@ -114,6 +114,7 @@ class HandClock(SystemClock):
     """Goes on by hand alone."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.at = super().now()
 
     @override
