@@ -1,8 +1,10 @@
 """What a process that is there for one request need not ask Slack, as another one has: who the bot is, who is in a user group."""
 
+import asyncio
 import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict
+from typing import Final
 
 from app.compose.permissions import ASK_S
 from app.log import get_logger
@@ -10,6 +12,8 @@ from app.slack.api import BotIdentity, SlackFault
 from app.slack.connection import SlackConnection
 from app.store.slack_facts import SlackFact, SqlSlackFacts
 
+IDENTIFY_S: Final = 1.5
+"""For Slack's answer who the bot is: an event is to be acknowledged within three."""
 _log = get_logger(__name__)
 
 
@@ -32,8 +36,10 @@ class RememberedSlack:
             fact = (await self._load()).get(self._identity)
             if fact is not None:
                 self._slack.know(BotIdentity(**fact.value))
-            else:
-                await self._facts.keep(self._identity, asdict(await self._slack.identify()))
+                return
+            async with asyncio.timeout(IDENTIFY_S):
+                identity = await self._slack.identify()
+            await self._facts.keep(self._identity, asdict(identity))
         except (SlackFault, OSError, TypeError) as exc:
             _log.warning("slack.identify_failed", reason=str(exc) or type(exc).__name__)
 
