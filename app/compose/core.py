@@ -40,7 +40,7 @@ from app.runs.repository.watch import LOOK_INTERVAL_S, PullRequestWatch
 from app.runs.runners import ProviderRuntime, Runners
 from app.runs.sandboxes import SessionLocks
 from app.runs.service import RunService
-from app.runs.session import Session, SessionStore, session_id_for
+from app.runs.session import Session, SessionId, SessionStore, session_id_for
 from app.runs.stop import StopSignals
 from app.runs.warm_pool import WarmPool
 from app.runs.workspace import Workspaces
@@ -184,7 +184,7 @@ class Core:
     policy: RunPolicy
     permissions: PermissionWatch
     sweep_left: Callable[[], Awaitable[None]]
-    """Removes what dead processes have left at the default provider, if this process does that for all."""
+    """Removes what dead processes have left at the default provider on this host, if this process does that for all."""
     is_working: bool
     """It advances runs; see `Role`."""
     is_brief: bool
@@ -314,7 +314,14 @@ async def open_core(
             desk=desk,
             policy=policy,
         )
-        intake = Intake(ports, dispatcher=dispatcher, signals=signals, desk=desk, policy=policy)
+        intake = Intake(
+            ports,
+            dispatcher=dispatcher,
+            signals=signals,
+            desk=desk,
+            policy=policy,
+            skew_s=adapters.store.leases.skew_s,
+        )
         removal = runtime.workspaces.removal(partial(create_named, settings))
         leads = adapters.store.leases.leads
         yield Core(
@@ -344,7 +351,9 @@ async def open_core(
             elsewhere=sorted({one.provider for one in left if one.sandbox_id} - {provider.name}),
             policy=policy,
             permissions=watch,
-            sweep_left=partial(_sweep_if_leading, adapters.store, provider),
+            sweep_left=partial(
+                _sweep_if_leading, adapters.store, provider, runtime.workspaces.is_in_use
+            ),
             is_working=is_working,
             is_brief=is_brief,
         )
@@ -442,10 +451,19 @@ async def sessions_to_keep(
     return found
 
 
-async def _sweep_if_leading(store: SqlRunStore, provider: SandboxProvider) -> None:
-    if store.leases.is_shared and await store.leases.leads():
-        living = await living_owners(store)
-        await sweep(provider, await sessions_to_keep(store, living=living), living=living)
+async def _sweep_if_leading(
+    store: SqlRunStore, provider: SandboxProvider, is_in_use: Callable[[SessionId], bool]
+) -> None:
+    """Removes what dead processes have left; clouds end sandboxes by themselves, and none by whom another one may be saving just now. `is_in_use`: by a person."""
+    if not store.leases.is_shared or Capability.REMOTE in provider.capabilities:
+        return
+    # After an outage of the database all are late, and the first that is not seems to lead.
+    if await store.leases.late() or not await store.leases.leads():
+        return
+    before = await living_owners(store)
+    keep = list(await sessions_to_keep(store, living=before))
+    keep += [one for one in await store.sessions.all() if is_in_use(one.id)]
+    await sweep(provider, keep, living={*before, *await living_owners(store)})
 
 
 async def _always() -> bool:

@@ -46,7 +46,10 @@ class RememberedSlack:
     async def members_of(self, group: str) -> frozenset[str] | None:
         """Does what `SlackConnection.members_of` does; where Slack does not answer, by what it told last."""
         name = f"group {group}"
-        fact = (await self._load()).get(name)
+        try:
+            fact = (await self._load()).get(name)
+        except OSError as exc:
+            raise ConnectionError(str(exc)) from exc
         if fact is not None and fact.age_s < self._keep_s:
             return frozenset(fact.value)
         try:

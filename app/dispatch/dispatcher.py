@@ -260,8 +260,9 @@ class RunDispatcher:
             if task is not None:
                 task.cancel()
         if placements is not None:
-            with suppress(Exception):  # they are given back with all else then
-                await self._leases.unclaim(placements.end_waiting())
+            if waiting := placements.end_waiting():
+                with suppress(Exception):  # they are given back with all else then
+                    await self._leases.unclaim(waiting)
             await together(placements.close(grace_s=grace_s), self._hand_over(grace_s=grace_s))
             await self._cancel_all()
         try:
@@ -272,6 +273,8 @@ class RunDispatcher:
 
     async def take_over(self) -> None:
         """See `Attendant`."""
+        if not self._is_open:
+            return
         again, self._is_take_over_doubtful = self._is_take_over_doubtful, True
         left = await self._leases.take_over(again=again, late_s=self._late_s)
         self._is_take_over_doubtful = False

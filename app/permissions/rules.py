@@ -211,6 +211,7 @@ class Permissions:
         for rule in self._rules:
             is_named = user in rule.who or any(self.is_in(user, one) for one in rule.who)
             if is_named and rule.is_about(channel) and (ruling := read(rule)) is not None:
-                self._decided[rule.words] += counts
+                if counts:
+                    self._decided[rule.words] += 1
                 return ruling
         return None

@@ -173,7 +173,8 @@ class AgentTail:
         attempt = self._attempt
         if attempt.remaining_s <= 0 and attempt.approvals is not None:
             with suppress(OSError):
-                attempt.time.note_still(await attempt.approvals.waited_s())
+                time = attempt.time
+                time.note_still(await attempt.approvals.waited_s(time.started_at))
         return attempt.remaining_s
 
     async def _is_left(self) -> bool:

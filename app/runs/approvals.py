@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
 
@@ -205,13 +205,13 @@ class ApprovalDesk:
         rows = [row for row in await self._ports.approvals.of_run(run_id) if row.kind is kind]
         return rows[-1].state if rows else None
 
-    async def waited_s(self, run_id: RunId) -> float:
-        """Returns for how many seconds something of a run has waited for people, what waited at once counted once. Raises: OSError."""
+    async def waited_s(self, run_id: RunId, since: datetime) -> float:
+        """Returns for how many seconds since then something of a run has waited for people, what waited at once counted once. Raises: OSError."""
         now = self._ports.clock.now()
-        waited, until = timedelta(), datetime.min.replace(tzinfo=UTC)
+        waited, until = timedelta(), since
         rows = await self._ports.approvals.of_run(run_id)
         for row in sorted(rows, key=lambda row: row.asked_at):
-            began, ended = max(row.asked_at, until), row.ended_at or now
+            began, ended = max(row.asked_at, until), min(row.ended_at or now, row.until)
             waited += max(ended - began, timedelta())
             until = max(until, ended)
         return waited.total_seconds()
@@ -378,7 +378,7 @@ class ApprovalDesk:
                     with suppress(OSError):
                         approval = await self._read(approval, age_s=age_s)
                         if approval.state is ApprovalState.EXPIRED:
-                            await self.keep()  # functions have nobody who does it every few seconds
+                            await self._tell(approval.id)  # functions have nobody who keeps cards
         return approval
 
     async def _read(self, approval: Approval, *, age_s: float) -> Approval:

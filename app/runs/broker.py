@@ -166,7 +166,7 @@ class StillWaitingError(NotApprovedError):
     """Nobody has answered yet: asked for again, it may be done."""
 
 
-async def _not_at_all() -> float:
+async def _not_at_all(_since: datetime) -> float:
     return 0.0
 
 
@@ -181,8 +181,8 @@ class RunApprovals:
     """How what it has asked for last stands, of that kind; None = it has asked for none. Raises: OSError."""
     max_wait_s: float
     """How long people may be asked in all, beside the run's own time."""
-    waited_s: Callable[[], Awaitable[float]] = _not_at_all
-    """For how many seconds something of it has waited for them, at whichever process it was asked for. Raises: OSError."""
+    waited_s: Callable[[datetime], Awaitable[float]] = _not_at_all
+    """For how many seconds since then something of it has waited for them, at whichever process it was asked for. Raises: OSError."""
     ask_person: AskPerson | None = None
     """None = its agent may not."""
 

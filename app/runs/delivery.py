@@ -129,7 +129,8 @@ class Ending:
         """Whether telling it again later may work, and is not too late: then the record says that it was not told."""
         now, timings = self._ports.clock.now(), self._policy.timings
         if answer.may_pass:
-            longest_s = self._policy.queue_timeout_s + MAX_ATTEMPTS * self._policy.run_timeout_s
+            attempts = max(MAX_ATTEMPTS, run.attempt)
+            longest_s = self._policy.queue_timeout_s + attempts * self._policy.run_timeout_s
             return now - run.created_at < timedelta(seconds=longest_s) + timings.delivery_grace
         # With its answer there, the next message of the thread need not wait so long.
         ended_at = run.created_at

@@ -1,7 +1,7 @@
 """Accepts and stops work; what happens before Slack is acknowledged, and nothing more."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -98,7 +98,10 @@ class Intake:
         signals: StopSignals,
         desk: ApprovalDesk,
         policy: RunPolicy,
+        skew_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
+        """`skew_s`: by which the clock that all go by is ahead of this machine's, by which messages say when they were heard."""
+        self._skew_s = skew_s
         self._desk = desk
         self._ports = ports
         self._dispatcher = dispatcher
@@ -121,7 +124,7 @@ class Intake:
         run = Run(
             id=request.run_id,
             request=request,
-            created_at=request.received_at,
+            created_at=request.received_at + timedelta(seconds=self._skew_s()),
             trace_id=self._ports.tracer.trace_id(request.run_id),
         )
         is_new = await self._dispatcher.submit(run)  # what is logged is that it is placed

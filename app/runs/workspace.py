@@ -232,6 +232,10 @@ class Workspaces:
             on_gone=self._tell_gone,
         )
 
+    def is_in_use(self, session_id: SessionId) -> bool:
+        """Whether a person is in a thread's sandbox."""
+        return self._locks.is_in_use(session_id)
+
     def _tell_gone(self, session_id: SessionId) -> None:
         if session_id not in self._opening:
             self._on_gone(session_id)

@@ -463,7 +463,7 @@ def refuse_old_server(version: tuple[int | str, ...], name: str) -> None:
         )
 
 
-SHARED_WITHIN_S = 40.0
+SHARED_WITHIN_S = 30.0
 """For another process that starts: after an outage it waits 12 s for those that are late, and asks engine and sandboxes for what is left."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 

@@ -39,6 +39,10 @@ TURNS_WINDOW = timedelta(hours=1)
 CLAIM_LOCK_KEY = 7_091_512
 """Any number, the same in all processes: whoever holds this advisory lock of PostgreSQL's claims."""
 CLAIMED_AT_ONCE = 64
+MAX_DRAINED = 10
+"""Attempts of a run that do not count, as the process was told to end: there may be a reason in the run why they are."""
+REMEMBERED = 5_000
+"""More than go at once."""
 EXACT_S = 1.0
 """Clocks that are off by less are taken for the same."""
 
@@ -85,10 +89,19 @@ class SqlLeases:
         self._process = _this_process()
         self._is_known = False
         self._skew_s = 0.0
+        self._begun: dict[RunId, None] = {}
+        """Runs of which this process has begun the last attempt, the last ones last."""
 
     @property
     def process(self) -> Process:
         return self._process
+
+    def note_begun(self, run_id: RunId) -> None:
+        """Notes that this process begins an attempt of a run, or goes on with one."""
+        self._begun.pop(run_id, None)
+        self._begun[run_id] = None
+        if len(self._begun) > REMEMBERED:
+            del self._begun[next(iter(self._begun))]
 
     def skew_s(self) -> float:
         """Returns by how many seconds the database's clock was ahead of this process's when its lease was renewed last; 0 on a database of its own, and for what a slow answer may explain."""
@@ -136,8 +149,10 @@ class SqlLeases:
         if not self._is_shared:
             return
         before_s = self._now_s()
-        ahead_s = connection.execute(_NOW_S).scalar_one() - (before_s + self._now_s()) / 2
-        self._skew_s = ahead_s if abs(ahead_s) > EXACT_S else 0.0
+        told_s, after_s = connection.execute(_NOW_S).scalar_one(), self._now_s()
+        if after_s - before_s < EXACT_S:
+            ahead_s = told_s - (before_s + after_s) / 2
+            self._skew_s = ahead_s if abs(ahead_s) > EXACT_S else 0.0
 
     async def living(self) -> Sequence[Process]:
         """Returns the processes whose own is their own, oldest first."""
@@ -193,12 +208,12 @@ class SqlLeases:
     async def leave(self, *, is_brief: bool = False) -> None:
         own = _UNFINISHED & (runs.c.owner == self.id)
         advanced = sa.update(runs).where(own, _IS_ADVANCED)
-        is_begun = (runs.c.attempt > 0) & runs.c.checkpoint.is_(sa.null())
-        drained = sa.update(runs).where(own, _IS_ADVANCED, is_begun)
+        is_begun = runs.c.id.in_(self._begun) & runs.c.checkpoint.is_(sa.null())
+        drained = sa.update(runs).where(own, _IS_ADVANCED, is_begun, runs.c.drained < MAX_DRAINED)
         drained = drained.values(drained=runs.c.drained + 1)
 
         def work(connection: sa.Connection) -> None:
-            if not is_brief:
+            if self._begun and not is_brief:
                 connection.execute(drained)
             connection.execute(advanced.values(due_at=Now()))
             connection.execute(sa.update(runs).where(own).values(owner=None))

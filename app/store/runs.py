@@ -271,12 +271,17 @@ class SqlRunStore:
         **changes: Unpack[RunChanges],
     ) -> Run:
         is_there = in_states(runs, UNFINISHED_STATES & frozenset(while_in))
-        return await self._change(run_id, is_there, changes)
+        changed = await self._change(run_id, is_there, changes)
+        if "checkpoint" in changes and changes["checkpoint"] is None:
+            self.leases.note_begun(run_id)
+        return changed
 
     async def begin(self, run: Run, **changes: Unpack[RunChanges]) -> Run:
         as_checked = in_states(runs, BEGINNING_STATES) & (runs.c.revision == run.revision)
         begun: RunChanges = {"state": RunState.RUNNING, "attempt": run.attempt + 1}
-        return await self._change(run.id, as_checked, begun | changes)
+        changed = await self._change(run.id, as_checked, begun | changes)
+        self.leases.note_begun(run.id)
+        return changed
 
     async def _change(
         self, run_id: RunId, condition: sa.ColumnElement[bool], changes: RunChanges

@@ -27,6 +27,7 @@ class Shared:
         self.lives = True
 
     async def leave(self, *, is_brief: bool = False) -> None:
+        del is_brief
         self.lives = False
 
     async def late(self) -> int:

@@ -135,6 +135,8 @@ class SandboxAdmin:
             living: Collection[str] | None = [
                 process.owner for process in await self.store.leases.living()
             ]
+            if await self.store.leases.late():
+                living = None  # nobody knows of them whether they live
             try:
                 if not self.store.leases.is_shared:  # else the database says who lives, wherever
                     living = ()
