@@ -3,11 +3,10 @@
 import json
 from base64 import urlsafe_b64encode
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from cryptography.fernet import Fernet, InvalidToken, MultiFernet
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+if TYPE_CHECKING:  # 7 MiB, for those alone who keep people's keys or accounts
+    from cryptography.fernet import Fernet
 
 OWN_KEYS: Final = b"orion own keys"
 ACCOUNTS: Final = b"orion accounts"
@@ -19,6 +18,8 @@ class Seal:
 
     def __init__(self, secrets: Sequence[str], *, purpose: bytes) -> None:
         """`secrets`: random texts of 32 characters or more; the first seals, each opens what it has sealed before."""
+        from cryptography.fernet import MultiFernet  # noqa: PLC0415 - see above
+
         self._fernet = MultiFernet([_fernet(secret, purpose) for secret in secrets])
 
     def close(self, place: Sequence[str], text: str) -> str:
@@ -27,6 +28,8 @@ class Seal:
 
     def open(self, place: Sequence[str], sealed: str) -> str:
         """Returns the text; empty where it was sealed with another secret, or for another place."""
+        from cryptography.fernet import InvalidToken  # noqa: PLC0415 - see above
+
         try:
             *found, text = json.loads(self._fernet.decrypt(sealed.encode()))
         except InvalidToken:
@@ -39,6 +42,10 @@ def read_secrets(text: str) -> Sequence[str]:
     return tuple(word for part in text.split(",") if (word := part.strip()))
 
 
-def _fernet(secret: str, purpose: bytes) -> Fernet:
+def _fernet(secret: str, purpose: bytes) -> "Fernet":
+    from cryptography.fernet import Fernet  # noqa: PLC0415 - see above
+    from cryptography.hazmat.primitives.hashes import SHA256  # noqa: PLC0415 - see above
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF  # noqa: PLC0415 - see above
+
     key = HKDF(algorithm=SHA256(), length=32, salt=None, info=purpose).derive(secret.encode())
     return Fernet(urlsafe_b64encode(key))
