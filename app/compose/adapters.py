@@ -196,7 +196,7 @@ class Outside:
     adapters: Adapters
     slack: SlackConnection
     remembered: RememberedSlack | None
-    """Of a role that is brief."""
+    """Who the bot is and who is in a user group, as any process has asked; None = this one, which stays, asks Slack itself."""
     broker: SocketBroker
     tracer: Tracer
     choice: ProviderChoice

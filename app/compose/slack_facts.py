@@ -18,7 +18,7 @@ _log = get_logger(__name__)
 
 
 class RememberedSlack:
-    """One for such a process."""
+    """Asks Slack what the database does not know, for a process that is there for one request."""
 
     def __init__(
         self, slack: SlackConnection, facts: SqlSlackFacts, *, token: str, groups: int

@@ -29,8 +29,6 @@ EVERYONE: Final = "everyone"
 OPERATORS: Final = "operators"
 DM: Final = "dm"
 """Stands for all direct messages."""
-MICRO: Final = 1_000_000
-"""Micro-dollars of a dollar."""
 MAX_WORDS_CHARS: Final = 400
 """Of a rule's words, which are a key of the database."""
 
@@ -75,13 +73,13 @@ class PermissionRule:
 
     @property
     def words(self) -> str:
-        """What it says, wherever it stands in the file; what is long is cut, and ends in its hash."""
+        """The rule as the file has it, without its place there; what is long is cut, and ends in its hash."""
         said: dict[str, object] = {"who": self.who}
         said |= {"channels": self.channels} if self.channels else {}
         said |= {str(thing): patterns for thing, patterns in self.things.items()}
         said |= {str(right): is_allowed for right, is_allowed in self.rights.items()}
         if self.budget_day is not None:
-            said["budget_day_usd"] = self.budget_day / MICRO
+            said["budget_day_usd"] = self.budget_day / 1e6  # of micro-dollars
         text = ", ".join(f"{key} = {json.dumps(value)}" for key, value in said.items())
         if len(text) <= MAX_WORDS_CHARS:
             return text
@@ -145,16 +143,8 @@ class Permissions:
 
     def find(self, right: Right, *, user: str, channel: str, counts: bool = True) -> Ruling | None:
         """Returns what decides whether a person may do that there; None = no rule says. `counts`: it is not only shown."""
-        return self._decide(
-            lambda rule: (
-                Ruling(rule=rule.name, is_allowed=rule.rights[right])
-                if right in rule.rights
-                else None
-            ),
-            user=user,
-            channel=channel,
-            counts=counts,
-        )
+        rule = self._first(user, channel, lambda one: right in one.rights, counts=counts)
+        return None if rule is None else Ruling(rule=rule.name, is_allowed=rule.rights[right])
 
     def forbids(self, right: Right, *, user: str, channel: str) -> bool:
         """Whether a rule says that a person may not do that there."""
@@ -165,29 +155,13 @@ class Permissions:
         self, thing: Thing, *, user: str, channel: str, counts: bool = True
     ) -> Ruling | None:
         """Returns the patterns of what alone a person may have there; None = no rule says. `counts`: as of `find`."""
-        return self._decide(
-            lambda rule: (
-                Ruling(rule=rule.name, patterns=rule.things[thing])
-                if thing in rule.things
-                else None
-            ),
-            user=user,
-            channel=channel,
-            counts=counts,
-        )
+        rule = self._first(user, channel, lambda one: thing in one.things, counts=counts)
+        return None if rule is None else Ruling(rule=rule.name, patterns=rule.things[thing])
 
     def find_budget(self, *, user: str, channel: str, counts: bool = True) -> Ruling | None:
         """Returns the day's budget of a person; None = no rule says. `counts`: as of `find`."""
-        return self._decide(
-            lambda rule: (
-                Ruling(rule=rule.name, budget_day=rule.budget_day)
-                if rule.budget_day is not None
-                else None
-            ),
-            user=user,
-            channel=channel,
-            counts=counts,
-        )
+        rule = self._first(user, channel, lambda one: one.budget_day is not None, counts=counts)
+        return None if rule is None else Ruling(rule=rule.name, budget_day=rule.budget_day)
 
     def why_not(self, thing: Thing, value: str, *, user: str, channel: str) -> str:
         """Returns why a person may not have something there: lower case, no full stop; empty = they may."""
@@ -199,19 +173,14 @@ class Permissions:
         known = ", ".join(ruling.patterns) or "none"
         return f"{value} is not for you here; of {thing} you may have: {known} ({ruling.rule} of orion.toml)"
 
-    def _decide(
-        self,
-        read: Callable[[PermissionRule], Ruling | None],
-        *,
-        user: str,
-        channel: str,
-        counts: bool,
-    ) -> Ruling | None:
-        """Returns what the first rule says that is about them and says something."""
+    def _first(
+        self, user: str, channel: str, says: Callable[[PermissionRule], bool], *, counts: bool
+    ) -> PermissionRule | None:
+        """Returns the first rule about them that says it. `counts`: notes that it has decided."""
         for rule in self._rules:
             is_named = user in rule.who or any(self.is_in(user, one) for one in rule.who)
-            if is_named and rule.is_about(channel) and (ruling := read(rule)) is not None:
+            if is_named and rule.is_about(channel) and says(rule):
                 if counts:
                     self._decided[rule.words] += 1
-                return ruling
+                return rule
         return None

@@ -81,7 +81,7 @@ class Press:
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """What requests here wait for."""
+    """An approval or a question that requests at this process wait for."""
 
     until: datetime
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -393,9 +393,8 @@ class ApprovalDesk:
                         await self._ports.approvals.close()
                     self._found = await self._ports.approvals.get_all(tuple(self._waiting))
                 except OSError:
-                    self._looked_at_s = (
-                        loop.time()
-                    )  # for all that wait for the lock: it may have taken long to fail
+                    # For all that wait for the lock: it may have taken long to fail.
+                    self._looked_at_s = loop.time()
                     raise
                 self._looked_at_s = began_s
             return self._found.get(approval.id, approval)

@@ -280,7 +280,8 @@ class SqlRunStore:
         as_checked = in_states(runs, BEGINNING_STATES) & (runs.c.revision == run.revision)
         begun: RunChanges = {"state": RunState.RUNNING, "attempt": run.attempt + 1}
         changed = await self._change(run.id, as_checked, begun | changes)
-        self.leases.note_begun(run.id)
+        if changed.attempt > run.attempt:  # else it was edited or stopped meanwhile
+            self.leases.note_begun(run.id)
         return changed
 
     async def _change(

@@ -14,7 +14,7 @@ ACCOUNTS: Final = b"orion accounts"
 
 
 class Seal:
-    """Of one purpose."""
+    """Seals and opens what people entrust Orion with for one purpose."""
 
     def __init__(self, secrets: Sequence[str], *, purpose: bytes) -> None:
         """`secrets`: random texts of 32 characters or more; the first seals, each opens what it has sealed before."""

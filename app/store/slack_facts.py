@@ -33,11 +33,10 @@ class SqlSlackFacts:
 
     async def keep(self, name: str, value: Any) -> None:  # noqa: ANN401 - any JSON
         """Keeps it as told now, in place of what was told before."""
-        row = {"name": name, "value": value}
+        told = {"value": value, "at": Now()}
 
         def work(connection: sa.Connection) -> None:
-            insert = insert_for(connection, slack_facts).values(**row, at=Now())
-            again = {"value": value, "at": Now()}
-            connection.execute(insert.on_conflict_do_update(index_elements=["name"], set_=again))
+            insert = insert_for(connection, slack_facts).values(name=name, **told)
+            connection.execute(insert.on_conflict_do_update(index_elements=["name"], set_=told))
 
         await self._call(work)

@@ -254,10 +254,10 @@ async def _supervised_answer(
     """The records a supervisor writes about an agent that says one sentence, and again after each `pause_s`, if given."""
     if holds:
         await asyncio.Event().wait()
-    pause_s = pause_s or work_s or 1.0
-    for _ in range(max(1, int(work_s / pause_s))):
+    times = max(1, int(work_s / pause_s)) if pause_s else 1
+    for _ in range(times):
         yield _record("line", text=json.dumps({"type": "text", "text": f"{ANSWER} "}))
-        await asyncio.sleep(min(pause_s, work_s))
+        await asyncio.sleep(work_s / times)
     yield _record("line", text=json.dumps({"type": "final", "text": ANSWER}))
     yield _record("exit", code=0, reason="exited", survivors=0)
     yield ExecExited(exit_code=0)

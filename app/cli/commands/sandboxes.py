@@ -132,17 +132,18 @@ class SandboxAdmin:
         keep = [SandboxId(session.sandbox_id) for session in await self.store.sessions.all()]
         swept = 0
         with ExitStack() as stack:
-            living: Collection[str] | None = [
-                process.owner for process in await self.store.leases.living()
-            ]
-            if await self.store.leases.late():
-                living = None  # nobody knows of them whether they live
-            try:
-                if not self.store.leases.is_shared:  # else the database says who lives, wherever
-                    living = ()
+            leases = self.store.leases
+            living: Collection[str] | None = ()
+            if leases.is_shared:  # whoever is late may live
+                found = await leases.living()
+                living = None if await leases.late() else [process.owner for process in found]
+            else:
+                try:
                     stack.enter_context(own_state_directory(self.settings.service.state_dir))
-            except StateDirectoryBusyError:
-                living = None  # a service works, and has removed what others left when it started
+                except StateDirectoryBusyError:
+                    living = (
+                        None  # a service works, and has removed what others left when it started
+                    )
             for name in provider_names():
                 if await self._look(name) is not None:
                     swept += await (await self.provider(name)).sweep(keep, living=living)
