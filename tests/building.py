@@ -1,9 +1,19 @@
-"""Runs and requests for tests."""
+"""Runs, requests and sessions for tests."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
-from app.runs.testing import AttachedFile, MessageContent, Run, RunRequest, Surface, run_id_for
+from app.runs.testing import (
+    AttachedFile,
+    MessageContent,
+    Run,
+    RunRequest,
+    Session,
+    Surface,
+    Thread,
+    run_id_for,
+    session_id_for,
+)
 
 T0 = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
@@ -38,6 +48,18 @@ def make_request(
 def make_run(request: RunRequest | None = None, *, age_s: float = 0.0) -> Run:
     request = request or make_request()
     return Run(id=request.run_id, request=request, created_at=T0 - timedelta(seconds=age_s))
+
+
+def make_session(number: int = 1, *, name: str = "") -> Session:
+    thread = Thread(team="T1", channel="C1", thread_ts=f"{number}.000001")
+    return Session(
+        id=session_id_for(thread),
+        name=name or f"brave-otter-{number}",
+        thread=thread,
+        provider="local",
+        created_at=T0 + timedelta(minutes=number),
+        used_at=T0 + timedelta(minutes=number),
+    )
 
 
 def saying(text: str) -> Callable[[RunRequest], RunRequest]:

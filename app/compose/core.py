@@ -352,7 +352,7 @@ async def open_core(
             policy=policy,
             permissions=watch,
             sweep_left=partial(
-                _sweep_if_leading, adapters.store, provider, runtime.workspaces.is_in_use
+                sweep_if_leading, adapters.store, provider, runtime.workspaces.is_in_use
             ),
             is_working=is_working,
             is_brief=is_brief,
@@ -451,7 +451,7 @@ async def sessions_to_keep(
     return found
 
 
-async def _sweep_if_leading(
+async def sweep_if_leading(
     store: SqlRunStore, provider: SandboxProvider, is_in_use: Callable[[SessionId], bool]
 ) -> None:
     """Removes what dead processes have left; clouds end sandboxes by themselves, and none by whom another one may be saving just now. `is_in_use`: by a person."""

@@ -4,18 +4,27 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import cast
 
 import pytest
 import sqlalchemy as sa
 
+from app.compose.core import sweep_if_leading
+from app.dispatch.dispatcher import RunDispatcher
+from app.dispatch.placements import PLACED_AT_ONCE
 from app.errors import ErrorCode, LeaseLostError
 from app.runs.testing import MAX_ATTEMPTS, Outcome, Run, RunFileKind, RunId, RunState, SystemClock
 from app.store.leases import LEASE_S, SqlLeases
 from app.store.runs import SqlRunStore, open_store
-from tests.building import make_request
+from sandbox_runtime.provider import SandboxProvider
+from sandbox_runtime.task_group import open_task_group
+from sandbox_runtime.types import Capability, SandboxId
+from tests.building import make_request, make_session
+from tests.contract.building import started_on
 from tests.dispatchers import Crowd, accept, accepting, new_run
 from tests.relay import open_cutting_proxy
 from tests.waiting import until
@@ -138,6 +147,80 @@ async def test_a_drain_is_no_failure_of_a_run(two: tuple[SqlRunStore, SqlRunStor
     await mine.leases.leave(is_brief=True)
     (again,) = await other.leases.claim(slots=1, waits_s=1000)
     assert (await other.begin(again)).failures == 2
+
+
+async def test_what_has_not_begun_or_too_often_is_no_drain(
+    two: tuple[SqlRunStore, SqlRunStore],
+) -> None:
+    """An attempt that another process began and lost; one of a message that was edited; the eleventh."""
+    mine, other = two
+    lost, edited, often = new_run(1), new_run(2), new_run(3)
+    for run in (lost, edited, often):
+        await accept(other, run)
+    claimed = await mine.leases.claim(slots=3, waits_s=1000)
+    assert len(claimed) == 3
+    await mine.begin(replace(edited, revision=7))
+    await mine.begin(often)
+    full = sa.text("UPDATE orion_runs SET drained = 10, attempt = 11 WHERE id = :id")
+    await mine._call(lambda it: it.execute(full, {"id": often.id}))
+    begun = sa.text("UPDATE orion_runs SET attempt = 1 WHERE id = :id")
+    await mine._call(lambda it: it.execute(begun, {"id": lost.id}))
+    await mine.leases.leave()
+    drained = [(await other.get(run.id) or run).drained for run in (lost, edited, often)]
+    assert drained == [0, 0, 10]
+
+
+async def test_who_ends_lets_go_of_what_it_has_not_placed_at_once(postgres_url: str) -> None:
+    """Before what goes on has its time to end; and takes none of it back meanwhile."""
+    async with open_store(postgres_url) as other, open_task_group() as group:
+        await other.leases.join()
+        async with started_on(postgres_url, grace_s=20) as handlers:
+            handlers.may_place.clear()
+            for number in range(PLACED_AT_ONCE + 3):
+                await handlers.submit(make_request(ts=f"1795302364.{number:06}"))
+            await until(lambda: len(handlers.placed) == PLACED_AT_ONCE)
+            dispatcher = cast("RunDispatcher", handlers.dispatcher)
+            ending = group.create_task(dispatcher.stop(grace_s=20))
+            await asyncio.sleep(0.5)
+            await dispatcher.take_over()
+            assert len(await other.leases.take_over()) == 3
+            assert not ending.done()
+            handlers.may_place.set()
+            await ending
+
+
+class Swept:
+    """A provider whose sweeps are written down."""
+
+    def __init__(self, *capabilities: Capability) -> None:
+        self.capabilities = frozenset(capabilities)
+        self.sweeps: list[tuple[Collection[SandboxId], Collection[str] | None]] = []
+
+    async def sweep(
+        self, keep: Collection[SandboxId] = (), *, living: Collection[str] | None = None
+    ) -> int:
+        self.sweeps.append((keep, living))
+        return 0
+
+
+async def test_one_sweeps_for_all(two: tuple[SqlRunStore, SqlRunStore]) -> None:
+    """The oldest that works, while nobody is late; what the living own and where a person is stays. Clouds see to themselves."""
+    mine, other = two
+    here, cloud = Swept(), Swept(Capability.REMOTE)
+
+    async def sweep(store: SqlRunStore, provider: Swept) -> None:
+        await sweep_if_leading(store, cast("SandboxProvider", provider), lambda _session: True)
+
+    await mine.sessions.add(replace(make_session(), sandbox_id="visited"))
+    await sweep(other, here)
+    await sweep(mine, cloud)
+    assert here.sweeps == cloud.sweeps == []
+    await sweep(mine, here)
+    owners = {store.leases.process.owner for store in two}
+    assert here.sweeps == [([SandboxId("visited")], owners)]
+    await _change(other, "UPDATE orion_processes SET alive_until = alive_until - 20 WHERE id = ?")
+    await sweep(mine, here)
+    assert len(here.sweeps) == 1
 
 
 async def test_a_place_in_the_queue_counts_the_slots_of_all(

@@ -12,13 +12,11 @@ from app.runs.testing import (
     Session,
     SessionStatus,
     SessionStore,
-    Thread,
-    session_id_for,
 )
 from app.store.memory import MemorySessionStore
 from app.store.runs import open_store
 from sandbox_runtime.task_group import together
-from tests.building import T0
+from tests.building import T0, make_session
 
 
 @pytest.fixture(
@@ -34,18 +32,6 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         case _:
             async with open_store(request.getfixturevalue("postgres_url")) as postgres:
                 yield postgres.sessions
-
-
-def make_session(number: int = 1, *, name: str = "") -> Session:
-    thread = Thread(team="T1", channel="C1", thread_ts=f"{number}.000001")
-    return Session(
-        id=session_id_for(thread),
-        name=name or f"brave-otter-{number}",
-        thread=thread,
-        provider="local",
-        created_at=T0 + timedelta(minutes=number),
-        used_at=T0 + timedelta(minutes=number),
-    )
 
 
 async def test_add_is_once(store: SessionStore) -> None:

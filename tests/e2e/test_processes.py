@@ -119,6 +119,29 @@ async def test_stop_reaches_the_process_that_works(
 
 
 @pytest.mark.long
+async def test_stop_reaches_a_process_that_is_told_to_end(
+    world: World, start_orion: OpenOrion, postgres_url: str
+) -> None:
+    """While what goes on has its ten seconds: it is stopped, not handed over."""
+    async with (
+        start_orion(world, ORION_DATABASE_URL=postgres_url, command=FRONT) as stage,
+        workers_of(stage, "worker") as (worker,),
+    ):
+        ts = await stage.client.say("@Orion !slow 60")
+        await stage.client.wait_for_reply(ts, lambda reply: SLOW_WORDS in text_of(reply))
+        os.kill(worker.pid, signal.SIGTERM)
+        await worker.until_logged("service.draining", 1, timeout_s=10)
+        said_at = time.monotonic()
+        await stage.client.say("@Orion stop", thread_ts=ts)
+        while worker.sandbox_processes():
+            await asyncio.sleep(0.02)
+        assert time.monotonic() - said_at <= DEAD_WITHIN_S
+        await stage.answer(ts)
+        record = await stage.record(ts)
+        assert (record.state, record.attempt) == (RunState.STOPPED, 1)
+
+
+@pytest.mark.long
 async def test_what_waits_goes_on_when_a_worker_ends(
     world: World, start_orion: OpenOrion, postgres_url: str
 ) -> None:

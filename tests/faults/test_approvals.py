@@ -1,6 +1,7 @@
 """What waits for a yes: asked once, let through once, told whatever comes of it."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -30,6 +31,7 @@ from app.approvals.rules import (
 from app.runs.testing import (
     ApprovalDesk,
     AttemptTime,
+    Intake,
     NotApprovedError,
     Press,
     Run,
@@ -37,8 +39,9 @@ from app.runs.testing import (
     RunPorts,
     RunState,
     StillWaitingError,
+    StopSignals,
 )
-from tests.building import make_run
+from tests.building import make_request, make_run
 from tests.faults.building import POLICY, JournalReplies, core_of
 from tests.waiting import until
 
@@ -420,6 +423,69 @@ async def test_how_long_a_run_has_waited(tmp_path: Path) -> None:
         assert waited_s - 5 < time.remaining_s <= waited_s
         time.note_still(1_000)
         assert time.still_s == 60
+
+
+async def test_a_run_has_time_for_what_waits_at_another_process(tmp_path: Path) -> None:
+    """Its agent works for longer than it may; meanwhile a request of its waited elsewhere, of which this process hears from the record alone."""
+    policy = replace(
+        POLICY, run_timeout_s=2, approvals=ApprovalRules(general=(asks(),)), approval_timeout_s=60
+    )
+    async with core_of(tmp_path, policy) as core:
+        request = make_request(
+            text=json.dumps([{"sleep": 5}, {"final": "done"}]), received_at=datetime.now(UTC)
+        )
+        await core.intake.accept(request)
+
+        async def going() -> Run | None:
+            run = await core.store.get(request.run_id)
+            return run if run is not None and run.state is RunState.RUNNING else None
+
+        async with asyncio.timeout(10):
+            while (run := await going()) is None:
+                await asyncio.sleep(0.02)
+        now = datetime.now(UTC)
+        await core.store.approvals.ask(
+            Approval(
+                id="",
+                run_id=run.id,
+                team=run.request.team,
+                channel=run.request.channel,
+                thread_key=run.thread.key,
+                thread_ts=run.thread.thread_ts,
+                asker="U1",
+                kind=DEED.kind,
+                target=DEED.target,
+                shown="",
+                digest=DEED.digest,
+                rule="",
+                by=("asker",),
+                people=1,
+                asked_at=now,
+                until=now + timedelta(seconds=60),
+            )
+        )
+        async with asyncio.timeout(20):
+            while not (run := await core.store.get(run.id) or run).state.is_final:
+                await asyncio.sleep(0.05)
+        assert (run.state, run.result.answer) == (RunState.SUCCEEDED, "done")
+
+
+async def test_a_message_is_as_old_as_the_clock_of_all_says(tmp_path: Path) -> None:
+    """However far this machine's is off, by which it was heard."""
+    async with core_of(tmp_path) as core:
+        intake = Intake(
+            core.ports,
+            dispatcher=core.dispatcher,
+            signals=StopSignals(),
+            desk=ApprovalDesk(core.ports, dispatcher=core.dispatcher, policy=POLICY),
+            policy=POLICY,
+            skew_s=lambda: 600.0,
+        )
+        request = make_request()
+        await intake.accept(request)
+        run = await core.store.get(request.run_id)
+        assert run is not None
+        assert run.created_at - request.received_at == timedelta(seconds=600)
 
 
 async def test_its_run_has_ended(tmp_path: Path) -> None:
