@@ -425,14 +425,19 @@ async def test_how_long_a_run_has_waited(tmp_path: Path) -> None:
         assert time.still_s == 60
 
 
+@pytest.mark.long
 async def test_a_run_has_time_for_what_waits_at_another_process(tmp_path: Path) -> None:
     """Its agent works for longer than it may; meanwhile a request of its waited elsewhere, of which this process hears from the record alone."""
     policy = replace(
-        POLICY, run_timeout_s=2, approvals=ApprovalRules(general=(asks(),)), approval_timeout_s=60
+        POLICY,
+        run_timeout_s=2,
+        idle_timeout_s=60,
+        approvals=ApprovalRules(general=(asks(),)),
+        approval_timeout_s=60,
     )
     async with core_of(tmp_path, policy) as core:
         request = make_request(
-            text=json.dumps([{"sleep": 5}, {"final": "done"}]), received_at=datetime.now(UTC)
+            text=json.dumps([{"sleep": 14}, {"final": "done"}]), received_at=datetime.now(UTC)
         )
         await core.intake.accept(request)
 
@@ -464,7 +469,7 @@ async def test_a_run_has_time_for_what_waits_at_another_process(tmp_path: Path) 
                 until=now + timedelta(seconds=60),
             )
         )
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(30):
             while not (run := await core.store.get(run.id) or run).state.is_final:
                 await asyncio.sleep(0.05)
         assert (run.state, run.result.answer) == (RunState.SUCCEEDED, "done")
