@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from sandbox_runtime.task_group import open_task_group
+from tests.crash.approval_scenario import Approval
 from tests.crash.killing import Row, dry_run, harm_at, harmed, missing_steps
 from tests.crash.place import Place
 from tests.crash.play import Play, Scenario
@@ -17,7 +18,6 @@ from tests.crash.rig import ALONE, QUICK_RETRIES, Rig, Shape
 from tests.crash.scenarios import (
     Amendment,
     Announcement,
-    Approval,
     CatchUp,
     CatchUpOverSocket,
     Environment,

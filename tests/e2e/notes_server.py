@@ -26,7 +26,7 @@ def _guarded(app: ASGIApp) -> ASGIApp:
 async def open_notes() -> AsyncIterator[tuple[str, list[str]]]:
     """A server with a slow tool; its address, and what was noted."""
     notes: list[str] = []
-    server = MCPServer("notes")
+    server = MCPServer("notes", log_level="WARNING")
 
     @server.tool()
     async def note(text: str, seconds: float = 0) -> str:

@@ -68,6 +68,15 @@ class Scene:
     noted: list[str] = field(default_factory=list)
     may_act: bool = True
 
+    def use(self, approvals: Any) -> None:
+        """Has another desk, with this store."""
+        self.desk = ApprovalDesk(
+            replace(self.ports, approvals=approvals),
+            dispatcher=self.dispatcher,
+            policy=self.policy,
+            hold_s=20,
+        )
+
     async def before(self) -> bool:
         self.noted.append("noted")
         return self.may_act
@@ -180,12 +189,7 @@ async def test_a_database_that_is_away_for_a_moment_has_no_answer_yet(tmp_path: 
         waiting = scene.group.create_task(scene.approved())
         await scene.card()
         flaky = _FlakyApprovals(scene.store.approvals)
-        scene.desk = ApprovalDesk(
-            replace(scene.ports, approvals=flaky),
-            dispatcher=scene.dispatcher,
-            policy=scene.policy,
-            hold_s=20,
-        )
+        scene.use(flaky)
         other = scene.group.create_task(scene.approved())
         await until(lambda: flaky.failed >= 2)
         await scene.press("U1")
@@ -196,12 +200,7 @@ async def test_many_wait_at_once(tmp_path: Path) -> None:
     """Twenty of one run at the most; all of them ask the database together, and each has its own answer."""
     async with scene_of(tmp_path) as scene:
         counted = _CountedApprovals(scene.store.approvals)
-        scene.desk = ApprovalDesk(
-            replace(scene.ports, approvals=counted),
-            dispatcher=scene.dispatcher,
-            policy=scene.policy,
-            hold_s=20,
-        )
+        scene.use(counted)
         deeds = [replace(DEED, arguments={"n": n}) for n in range(MAX_WAITING_OF_RUN)]
         waiting = [scene.group.create_task(scene.approved(deed)) for deed in deeds]
         await scene.card(MAX_WAITING_OF_RUN)
