@@ -2,7 +2,7 @@
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -34,6 +34,7 @@ from app.dispatch.slices import SliceDispatcher, WakeUps
 from app.log import export_failures, get_logger
 from app.runs.intake import Intake
 from app.runs.ports import Dispatcher
+from app.runs.request import RunId
 from app.settings.group import SettingsError
 from app.settings.settings import Settings, host_environment, load_settings, make_private
 from app.slack.api import SlackFault, SlackRefusal
@@ -64,7 +65,7 @@ CRON_CATCH_UP_S = 200.0
 """Of the 300 that `vercel.json` gives it."""
 STAND_IN = {"VERCEL_OIDC_TOKEN": "the-one-of-each-request"}
 SLICE_S = 30.0
-"""On Vercel, where ORION_SLICE_S says nothing else: ten minutes are 19 messages."""
+"""On Vercel, where ORION_SLICE_S says nothing else: ten minutes are 21 messages."""
 
 LoadSettings = Callable[..., Settings]
 """`load_settings`, or what takes its place: with `given`."""
@@ -77,6 +78,8 @@ class Service:
     web: WebParts
     intake: Intake
     dispatcher: Dispatcher
+    slices: SliceDispatcher | None
+    """The dispatcher of a role that is brief."""
     store: SqlRunStore
     health: Health
     drain: Callable[[], Awaitable[None]]
@@ -198,6 +201,7 @@ async def open_service(
             web=web,
             intake=core.intake,
             dispatcher=adapters.dispatcher,
+            slices=outside.slices,
             store=adapters.store,
             health=health,
             drain=partial(drain, end_background=end_background),
@@ -228,10 +232,10 @@ async def _open_web(
         ops_token=_plain(settings.service.ops_token),
         is_loopback=settings.service.is_loopback and not outside.role.is_brief,
     )
-    if isinstance(outside.adapters.dispatcher, SliceDispatcher):
+    if outside.slices is not None:
         parts = replace(
             parts,
-            sweep=partial(_sweep, outside.adapters.dispatcher, core, outside.slack, catch_up),
+            sweep=partial(_sweep, outside.slices, core, outside.slack, catch_up),
             cron_secret=_plain(settings.service.cron_secret),
         )
     if not outside.role.hears:
@@ -355,6 +359,39 @@ def _answer_alone(request: Request, body: bytes, settings: Settings) -> Response
             return Response(answer.body, answer.status, dict(answer.headers)) if answer else None
         case _:
             return not_found()
+
+
+async def work_for_message(
+    chunks: AsyncIterable[bytes],
+    load: LoadSettings = load_settings,
+    *,
+    overrides: Overrides | None = None,
+) -> None:
+    """Does a slice of what a message of the queue wakes for, and has the next one sent; `chunks` are its body.
+
+    Returns also when it is none of ours: to be sent again would change nothing.
+
+    Raises:
+        UnreadableStoreError: the database is away, or not one that this Orion can use.
+        Exception: whatever else kept it from working; the message is to be delivered again.
+    """
+    from app.dispatch.vercel_queue import message_key, read_body, read_wake_up  # noqa: PLC0415 - an extra
+
+    settings = load(given=STAND_IN)
+    try:
+        message = read_wake_up(
+            await read_body(chunks),
+            key=message_key(_plain(settings.slack.signing_secret) or ""),
+            deployment=settings.service.deployment,
+        )
+    except ValueError as exc:
+        _log.warning("queue.refused", reason=str(exc))
+        return
+    async with open_invocation(load, overrides or Overrides(), role=Role.SLICE) as service:
+        if service.slices is None:
+            raise TypeError("a message has come to a service that is not brief")
+        await service.slices.work(RunId(message.run_id), number=message.number)
+        await service.slices.sweep()
 
 
 @asynccontextmanager

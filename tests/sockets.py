@@ -1,8 +1,9 @@
-"""The other side of a connection within this process."""
+"""Sockets of this process: the other side of a connection, and one behind which nobody is."""
 
 import os
 import socket
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -18,3 +19,12 @@ def accepted_side(client: object) -> socket.socket:
                     return found
             found.close()
     raise LookupError(f"nobody here has accepted {client}")
+
+
+@contextmanager
+def open_black_hole() -> Iterator[str]:
+    """Yields the URL of a server that nobody is behind: the kernel accepts, and nothing is ever read."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(128)
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"

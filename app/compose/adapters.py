@@ -194,6 +194,8 @@ class OtherPlaceError(Exception):
 class Outside:
     role: Role
     adapters: Adapters
+    slices: SliceDispatcher | None
+    """The dispatcher of a role that is brief, as it is called for a message."""
     slack: SlackConnection
     remembered: RememberedSlack | None
     """Who the bot is and who is in a user group, as any process has asked; None = this one, which stays, asks Slack itself."""
@@ -271,6 +273,9 @@ async def open_outside(
             )
         )
         lease.tell(slack.share_limits)
+        dispatcher = _create_dispatcher(
+            store, leases, lease, role=role, policy=policy, wake_ups=wake_ups
+        )
         adapters = Adapters(
             store=store,
             files=store.files,
@@ -283,9 +288,7 @@ async def open_outside(
             threads=store.threads,
             approvals=store.approvals,
             pull_requests=store.pull_requests,
-            dispatcher=_create_dispatcher(
-                store, leases, lease, role=role, policy=policy, wake_ups=wake_ups
-            ),
+            dispatcher=dispatcher,
             provider=provider,
             replies=slack.replies,
             reader=slack.reader,
@@ -299,6 +302,7 @@ async def open_outside(
         yield Outside(
             role=role,
             adapters=adapters,
+            slices=dispatcher if isinstance(dispatcher, SliceDispatcher) else None,
             slack=slack,
             remembered=_remember(settings, slack, store) if role.is_brief else None,
             broker=broker,
@@ -330,7 +334,9 @@ def _create_dispatcher(
 ) -> RunDispatcher:
     waits_s = policy.queue_timeout_s
     if wake_ups is not None:
-        return SliceDispatcher(store, leases, lease, wake_ups=wake_ups, waits_s=waits_s)
+        return SliceDispatcher(
+            store, leases, lease, wake_ups=wake_ups, waits_s=waits_s, slice_s=policy.slice_s
+        )
     capacity = policy.capacity if role.is_working else 0
     return RunDispatcher(store, leases, lease, capacity=capacity, waits_s=waits_s)
 

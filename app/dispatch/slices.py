@@ -1,8 +1,9 @@
 """Places and advances runs where no process goes on after its answer: each invocation is a process of its own that does a part.
 
-Every unfinished run has one message on its way that wakes somebody for it. Whoever takes one sends the next before it works, with
-a delay longer than its slice, so that a crash at any line is taken up by the next one. The row decides what is done; a message that
-comes twice, late or for nothing finds nothing to do.
+Every unfinished run has two messages on their way that wake somebody for it, a slice apart: whoever takes one sends the next two
+before it works, of which one mostly is on its way already. So a crash at any line is taken up by the next one, also before anything
+was sent: the platform brings back the message of an invocation that died after minutes. The row decides what is done; a message
+that comes twice, late or for nothing finds nothing to do.
 """
 
 import asyncio
@@ -58,9 +59,11 @@ class SliceDispatcher(RunDispatcher):
         *,
         wake_ups: WakeUps,
         waits_s: float,
+        slice_s: float,
     ) -> None:
-        """Makes one that is to be started; see `RunDispatcher`."""
+        """Makes one that is to be started; see `RunDispatcher`. `slice_s`: for which an invocation works."""
         super().__init__(store, leases, lease, capacity=0, waits_s=waits_s)
+        self._slice_s = slice_s
         self._wake_ups = wake_ups
         self._owed: dict[RunId, int] = {}
         """Messages that are to be sent before this ends."""
@@ -85,7 +88,7 @@ class SliceDispatcher(RunDispatcher):
     async def schedule(self, run: Run, **changes: Unpack[RunChanges]) -> None:
         self._owed.setdefault(run.id, 1)  # also one that a dead process had accepted
         await super().schedule(run, **changes)
-        await self._send(run.id, number=1)
+        await self._send_two(run.id, number=1, after_s=0)
         self._owed.pop(run.id, None)
 
     @override
@@ -111,20 +114,20 @@ class SliceDispatcher(RunDispatcher):
             run_id, number = self._owed.popitem()
             await self._send(run_id, number=number)
 
-    async def work(self, run_id: RunId, *, number: int, slice_s: float) -> None:
+    async def work(self, run_id: RunId, *, number: int) -> None:
         """Does a slice of whatever is due, woken for one run by its message of that number.
 
-        A run begins within `slice_s`, so this takes twice as long at most, and the end of a run.
+        A run begins within a slice, so this takes twice as long at most, and the end of a run.
 
         Raises:
-            OSError: the next message could not be sent; nothing was done.
+            OSError: the next messages could not be sent; nothing was done.
         """
         run = await self._store.get(run_id) if run_id else None
         if run is not None and not run.state.is_final:
-            await self._send(run_id, number=number + 1, after_s=slice_s + GAP_S)
-        until_s = time.monotonic() + slice_s
+            await self._send_two(run_id, number=number + 1, after_s=self._slice_s + GAP_S)
+        until_s = time.monotonic() + self._slice_s
         if self._placements is not None:  # what dead processes have accepted
-            await self._placements.settle(timeout_s=slice_s)
+            await self._placements.settle(timeout_s=self._slice_s)
         while until_s - time.monotonic() > MIN_LEFT_S and await self._has_begun():
             await asyncio.wait(list(self._going.values()))
 
@@ -144,6 +147,11 @@ class SliceDispatcher(RunDispatcher):
         self._capacity = 1
         await self._claim(self._handlers, self._group)
         return bool(self._going)
+
+    async def _send_two(self, run_id: RunId, *, number: int, after_s: float) -> None:
+        """The later one first: whoever dies in between leaves no run without any, for what called it comes again."""
+        await self._send(run_id, number=number + 1, after_s=after_s + self._slice_s + GAP_S)
+        await self._send(run_id, number=number, after_s=after_s)
 
     async def _send(self, run_id: RunId, *, number: int, after_s: float = 0) -> None:
         async with asyncio.timeout(SEND_TIMEOUT_S):

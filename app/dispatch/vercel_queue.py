@@ -2,6 +2,7 @@
 
 import hashlib
 import hmac
+from collections.abc import AsyncIterable
 from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -36,6 +37,16 @@ class WakeUp(BaseModel):
 def message_key(secret: str) -> bytes:
     """Returns the key of messages, from a secret that all functions of a deployment have."""
     return hmac.new(secret.encode(), b"orion queue messages", hashlib.sha256).digest()
+
+
+async def read_body(chunks: AsyncIterable[bytes]) -> bytes:
+    """Returns a message's body, or of one that is too long its beginning."""
+    read = bytearray()
+    async for chunk in chunks:
+        read += chunk
+        if len(read) > MAX_BODY_BYTES:
+            break
+    return bytes(read)
 
 
 def read_wake_up(body: bytes, *, key: bytes, deployment: str) -> WakeUp:

@@ -41,7 +41,7 @@ from app.runs.policy import RunPolicy
 from app.runs.ports import HOW_TO_CHANGE, HOW_TO_GIVE
 from app.runs.repository.checkout import Checkout, GitContext, Repositories, find_checkout
 from app.runs.repository.preparation import Ground
-from app.runs.sandboxes import POOL_LABEL, agent_paths
+from app.runs.sandboxes import POOL_LABEL, RUN_LABEL, agent_paths
 from app.runs.session import SessionId, session_id_for
 from app.runs.warm_pool import UnhealthySandboxError, WaitingAgent
 from app.runs.workspace import Workspace, Workspaces
@@ -167,6 +167,7 @@ class AgentRunner:
                 _log.info("run.not_attached", reason=str(exc))
         if finished is None:
             attempt.resumed = Resumption.REPEATED
+            await self._workspaces.end_earlier(attempt.run)
         _log.info("run.resumed", attempt=attempt.run.attempt, how=attempt.resumed)
         return finished
 
@@ -441,7 +442,7 @@ class AgentRunner:
             session_id_for(attempt.run.thread),
             self._hosts(attempt),
             lifetime_s=attempt.remaining_s + SAVING_S,
-            labels={"orion.run": attempt.run.id},
+            labels={RUN_LABEL: attempt.run.id},
         )
         found, who = None, self._who(attempt)
         if self._repositories is not None:

@@ -33,7 +33,8 @@ from sandbox_runtime.types import Capability, SandboxId, SandboxPaths, SandboxSp
 
 _log = get_logger(__name__)
 
-
+RUN_LABEL = "orion.run"
+"""Of sandboxes that were made for a run: its id."""
 POOL_LABEL = "orion.pool"
 """Of sandboxes that were made to wait for a run; it stays when one is taken."""
 

@@ -15,6 +15,7 @@ from app.runs.environment import FilesFact
 from app.runs.model import Assignment, Run
 from app.runs.policy import RunPolicy
 from app.runs.sandboxes import (
+    RUN_LABEL,
     IdleSandbox,
     IdleSandboxCache,
     OpenProvider,
@@ -430,7 +431,8 @@ class Workspaces:
             self._left[between_slices_of] = sandbox
 
     async def abandon(self, run: Run) -> None:
-        """Destroys the sandbox in which an earlier process left a run that will not go on; a failure to is logged."""
+        """Destroys the sandboxes in which earlier processes left a run that will not go on; a failure to is logged."""
+        await self.end_earlier(run)
         try:
             session = await self._store.get(session_id_for(run.thread))
             if session is None or not session.sandbox_id or session.id in self._idle:
@@ -439,6 +441,15 @@ class Workspaces:
             async with asyncio.timeout(ABANDON_TIMEOUT_S):
                 await self._provider.remove(SandboxId(session.sandbox_id))
             await self._store.update(session.id, **GONE)
+        except (SandboxError, OSError, TimeoutError) as exc:
+            _log.warning("sandbox.stop_failed", run_id=run.id, reason=str(exc))
+
+    async def end_earlier(self, run: Run) -> None:
+        """Destroys what was made for the run by processes that died, whether they had put it on record or not; a failure to is logged."""
+        try:
+            async with asyncio.timeout(ABANDON_TIMEOUT_S):
+                for left in await self._provider.list({RUN_LABEL: run.id}):
+                    await self._provider.remove(left.id)
         except (SandboxError, OSError, TimeoutError) as exc:
             _log.warning("sandbox.stop_failed", run_id=run.id, reason=str(exc))
 

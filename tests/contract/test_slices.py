@@ -54,7 +54,9 @@ async def invoked(
     handlers_of: Callable[[Dispatcher, RunStore], Handlers] = Handlers,
 ) -> AsyncIterator[tuple[SliceDispatcher, Handlers]]:
     async with open_store(url) as store, open_lease(store.leases) as lease:
-        dispatcher = SliceDispatcher(store, store.leases, lease, wake_ups=queue, waits_s=WAITS_S)
+        dispatcher = SliceDispatcher(
+            store, store.leases, lease, wake_ups=queue, waits_s=WAITS_S, slice_s=SLICE_S
+        )
         handlers = handlers_of(dispatcher, store)
         await dispatcher.start(handlers)
         try:
@@ -71,21 +73,21 @@ async def _state(url: str, run_id: RunId) -> RunState:
 
 
 async def test_from_the_request_to_the_end(postgres_url: str) -> None:
-    """Placed before the request is over, whose second delivery changes nothing; one message; the slice sends the next before it works."""
+    """Placed before the request is over, whose second delivery changes nothing; two messages; the slice sends the next before it works."""
     queue, request = Queue(), make_request()
     for _ in range(2):
         async with invoked(postgres_url, queue) as (_, handlers):
             await handlers.submit(request)
-    assert queue.sent == [(request.run_id, 1, 0)]
+    assert queue.sent == [(request.run_id, 2, SLICE_S + 2), (request.run_id, 1, 0)]
     assert await _state(postgres_url, request.run_id) is RunState.PLACED
     async with invoked(postgres_url, queue) as (dispatcher, handlers):
-        await dispatcher.work(request.run_id, number=1, slice_s=SLICE_S)
+        await dispatcher.work(request.run_id, number=1)
         assert handlers.ended == [request.run_id]
-    assert queue.sent[1:] == [(request.run_id, 2, SLICE_S + 2)]
+    assert queue.sent[2:] == [(request.run_id, 3, 2 * (SLICE_S + 2))]
     async with invoked(postgres_url, queue) as (dispatcher, handlers):
-        await dispatcher.work(request.run_id, number=2, slice_s=SLICE_S)
+        await dispatcher.work(request.run_id, number=2)
         assert handlers.started == []
-    assert len(queue.sent) == 2
+    assert len(queue.sent) == 3
 
 
 async def test_what_slack_held_up_is_placed_by_the_next_one(postgres_url: str) -> None:
@@ -96,7 +98,7 @@ async def test_what_slack_held_up_is_placed_by_the_next_one(postgres_url: str) -
     assert queue.sent == [(request.run_id, 0, 0)]
     assert await _state(postgres_url, request.run_id) is RunState.ACCEPTED
     async with invoked(postgres_url, queue) as (dispatcher, handlers):
-        await dispatcher.work(request.run_id, number=0, slice_s=SLICE_S)
+        await dispatcher.work(request.run_id, number=0)
         assert handlers.placed == [(request.run_id, True)]
         assert handlers.ended == [request.run_id]
 
@@ -112,7 +114,7 @@ async def test_a_queue_that_takes_nothing_is_not_acknowledged(postgres_url: str)
         await handlers.submit(request)
     assert [one[0] for one in queue.sent] == [request.run_id]
     async with invoked(postgres_url, queue) as (dispatcher, handlers):
-        await dispatcher.work(request.run_id, number=queue.sent[0][1], slice_s=SLICE_S)
+        await dispatcher.work(request.run_id, number=queue.sent[0][1])
         assert handlers.ended == [request.run_id]
 
 
@@ -124,7 +126,7 @@ async def test_a_slice_that_cannot_send_the_next_message_does_nothing(postgres_u
     queue.is_broken = True
     async with invoked(postgres_url, queue) as (dispatcher, handlers):
         with pytest.raises(OSError, match="does not take"):
-            await dispatcher.work(request.run_id, number=1, slice_s=SLICE_S)
+            await dispatcher.work(request.run_id, number=1)
         assert handlers.started == []
 
 
@@ -139,10 +141,10 @@ async def test_the_same_message_at_once(postgres_url: str) -> None:
     ):
         of_first.hold = of_second.hold = lambda _run_id: 0.5
         async with open_task_group() as group:
-            group.create_task(first.work(request.run_id, number=1, slice_s=SLICE_S))
-            group.create_task(second.work(request.run_id, number=1, slice_s=SLICE_S))
+            group.create_task(first.work(request.run_id, number=1))
+            group.create_task(second.work(request.run_id, number=1))
         assert of_first.ended + of_second.ended == [request.run_id]
-    assert [one[1] for one in queue.sent] == [1, 2]
+    assert [one[1] for one in queue.sent] == [2, 1, 3]
 
 
 async def test_the_next_of_a_thread_goes_on_in_the_same_slice(postgres_url: str) -> None:
@@ -156,7 +158,7 @@ async def test_the_next_of_a_thread_goes_on_in_the_same_slice(postgres_url: str)
         await handlers.submit(first)
         await handlers.submit(second)
     async with invoked(postgres_url, queue) as (dispatcher, handlers):
-        await dispatcher.work(first.run_id, number=1, slice_s=SLICE_S)
+        await dispatcher.work(first.run_id, number=1)
         assert handlers.ended == [first.run_id, second.run_id]
 
 
@@ -172,12 +174,12 @@ async def test_an_invocation_that_is_killed(postgres_url: str) -> None:
             request.run_id
         ]
         async with invoked(postgres_url, queue) as (dispatcher, handlers):
-            await dispatcher.work(request.run_id, number=1, slice_s=SLICE_S)
+            await dispatcher.work(request.run_id, number=1)
             assert handlers.started == []
-        assert queue.sent[-1][:2] == (request.run_id, 2)
+        assert queue.sent[-1][:2] == (request.run_id, 3)
         await asyncio.sleep(14.5)
         async with invoked(postgres_url, queue) as (dispatcher, handlers):
-            await dispatcher.work(request.run_id, number=2, slice_s=SLICE_S)
+            await dispatcher.work(request.run_id, number=2)
             assert handlers.ended == [request.run_id]
 
 
@@ -200,7 +202,7 @@ async def test_a_sweep_wakes_for_those_whose_messages_are_lost(postgres_url: str
         assert await dispatcher.sweep(after_s=0) == 1
     ((run_id, number, _),) = queue.sent
     async with invoked(postgres_url, queue) as (dispatcher, handlers):
-        await dispatcher.work(run_id, number=number, slice_s=SLICE_S)
+        await dispatcher.work(run_id, number=number)
         assert handlers.ended == [request.run_id]
 
 

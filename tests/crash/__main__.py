@@ -8,14 +8,16 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
+from tests.crash.function_rig import build_watched
 from tests.crash.killing import Row
 from tests.crash.load import HEAVY, REAL, LoadPlan, LoadResult, run_load
 from tests.crash.matrix import run_matrix
 from tests.crash.place import Place
 from tests.crash.report import line_of_load, render
-from tests.crash.rig import SHAPES, Shape
+from tests.crash.rig import FUNCTIONS, OF_PROCESSES, SHAPES, Shape
 from tests.e2e.prepared import prepared_state_dir
 from tests.postgres import run_postgres
 
@@ -25,7 +27,7 @@ LOAD = "load"
 
 async def run(
     place: Place,
-    shapes: Sequence[Shape] = SHAPES,
+    shapes: Sequence[Shape] = OF_PROCESSES,
     *,
     only: Sequence[str] = (),
     each: int = 1,
@@ -37,7 +39,7 @@ async def run(
         for shape in shapes:
             if list(only) != [LOAD]:
                 rows += await run_matrix(place, shape, only=only, each=each)
-            if not only or LOAD in only:
+            if shape in OF_PROCESSES and (not only or LOAD in only):
                 for plan in plans:
                     loads.append(await run_load(place, plan, shape))
                     sys.stdout.write(line_of_load(loads[-1]) + "\n")
@@ -70,6 +72,8 @@ def main() -> int:
         run_postgres() if any(shape.is_shared for shape in shapes) else nullcontext() as server_url,
     ):
         place = Place(directory=Path(directory), prepared=prepared, server_url=server_url)
+        if FUNCTIONS in shapes:
+            place = replace(place, functions=build_watched(Path(directory)))
         rows, loads = asyncio.run(_run_until_told(place, shapes, given.only))
     summary = render(rows, loads, took_s=time.monotonic() - started)
     sys.stdout.write("\n" + summary)

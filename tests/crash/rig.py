@@ -86,7 +86,15 @@ FROZEN = Shape(
     is_shared=True,
     repaired_within_s=60.0,
 )
-SHAPES = (ALONE, KILLED, FROZEN)
+FUNCTIONS = Shape(
+    key="functions",
+    name="killed, as Vercel's functions",
+    harm="kill",
+    is_shared=True,
+    repaired_within_s=60.0,
+)
+OF_PROCESSES = (ALONE, KILLED, FROZEN)
+SHAPES = (*OF_PROCESSES, FUNCTIONS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,11 +115,12 @@ class Rig:
     def arm(self, point: Point, *, hold: bool = False) -> None:
         """Whoever of the processes, or of those started later, is at that point first comes to harm there."""
         if point.step.startswith("slack."):
-            self.slack.arm(point, self._harm_caller)
+            self.slack.arm(point, self.harm_caller)
         else:
             self.mailbox.arm(Order(point=point, harm=self.shape.harm, hold=hold))
 
-    def _harm_caller(self, port: int) -> bool | None:
+    def harm_caller(self, port: int) -> bool | None:
+        """Harms who has a connection from that port: `SlackTripwire.arm`'s."""
         for process in self.processes:
             if process.is_up and owns_connection(process.pid, port):
                 self.harm(process)

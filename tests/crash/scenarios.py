@@ -53,6 +53,13 @@ class Question:
         return await play.rig.faults_of_thread(play.asked, outcomes=play.outcomes)
 
 
+class Invocations(Question):
+    """The same to functions, of which each invocation starts and ends the service; the first answer takes two of them."""
+
+    kills: Kills = "all"
+    first = "@Orion !slow 5"
+
+
 class Pooled(Question):
     """The first question is given a sandbox that waited, and another one is made for the pool."""
 

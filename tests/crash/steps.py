@@ -118,6 +118,11 @@ KILLED_IN: Mapping[str, tuple[str, ...]] = {
 }
 """Scenario to the steps that it must reach; each is killed before and after."""
 
+NOT_BY_FUNCTIONS: Mapping[str, str] = {
+    "sandbox.write_file": "asks an agent to end, by who follows it: between two slices nobody does, and the next ends it"
+}
+"""Steps that a scenario need not reach where its invocations are brief, and why."""
+
 _READ = "only reads; the neighbouring steps are the same moments"
 _INSTANT = "does not wait: between two points nothing happens but this"
 _REMOVES = "takes away in batches what ended days ago; what is left is taken an hour later"
@@ -227,7 +232,7 @@ SPARED: Mapping[str, str] = {
     "provider.region": _INSTANT,
     "provider.capabilities": _INSTANT,
     "provider.attach": _ATTACHED,
-    "provider.list": _UNUSED,
+    "provider.list": _READ,
     "provider.find": "only the command line asks",
     "provider.release": "only the command line leaves a sandbox running",
     "provider.remove": _ATTACHED,

@@ -1,7 +1,6 @@
 """Operators see every step of a run in Langfuse; a Langfuse that is down costs nobody anything."""
 
 import asyncio
-import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -13,6 +12,7 @@ from tests.e2e.conftest import OpenOrion
 from tests.e2e.fault_table import fault
 from tests.e2e.harness import EXPORTED_WITHIN_S, Stage, World, open_world
 from tests.ports import free_port
+from tests.sockets import open_black_hole
 
 pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(180)]
 
@@ -107,8 +107,5 @@ async def _dead_server(kind: str) -> AsyncIterator[str]:
     if kind == "refused":
         yield f"http://127.0.0.1:{free_port()}"
         return
-    # The kernel accepts, and nobody ever reads.
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(128)
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    with open_black_hole() as url:
+        yield url

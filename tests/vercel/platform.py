@@ -29,6 +29,8 @@ from tests.vercel.deployment import Deployment
 HEARS, WORKS = "fastapi", "_py_subscribers/app-subscriber__advance"
 DEPLOYMENT, REGION, TOKEN = "dpl_test", "iad1", "queue-token"
 START_TIMEOUT_S, PUSH_TIMEOUT_S, POLL_S = 60.0, 300.0, 0.05
+LEASE_S = 300
+"""After it a message whose instance died comes again. Source: Vercel Queues, visibility of a push, read 2026-11."""
 MAX_DURATION_S = 300.0
 """Of a function for which nothing else is said."""
 
@@ -51,18 +53,27 @@ class Instance:
     """A function in the real runtime, in a process group of its own."""
 
     def __init__(
-        self, deployment: Deployment, name: str, root: Path, env: Mapping[str, str]
+        self,
+        deployment: Deployment,
+        name: str,
+        root: Path,
+        env: Mapping[str, str],
+        *,
+        shares: Mapping[str, Path],
     ) -> None:
+        """`shares`: directories that it may write to, by where it finds them."""
         self._function = deployment.functions[name]
         self._python = deployment.python
         self._root = root
         self._env = {**self._function.config["environment"], **env}
+        self._shares = shares
         self._process: asyncio.subprocess.Process | None = None
         self._ipc = Path(tempfile.mkdtemp(prefix="ipc-"))
         self.log_path = root.parent / f"{root.name}.log"
         self.url = ""
         self.messages: list[Mapping[str, Any]] = []
         """What the runtime has told its platform."""
+        self.up = asyncio.Event()
 
     async def start(self) -> None:
         """Returns when it listens."""
@@ -82,7 +93,10 @@ class Instance:
         path.unlink(missing_ok=True)
         self._server = await asyncio.start_unix_server(hear, path, limit=1 << 22)
         mounts = ["--ro-bind", "/", "/", "--tmpfs", "/var", "--ro-bind", self._root, "/var/task"]
-        mounts += ["--dir", "/var/ipc", "--bind", self._ipc, "/var/ipc", "--remount-ro", "/var"]
+        mounts += ["--dir", "/var/ipc", "--bind", self._ipc, "/var/ipc"]
+        for name, directory in self._shares.items():
+            mounts += ["--dir", name, "--bind", directory, name]
+        mounts += ["--remount-ro", "/var"]
         mounts += ["--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp"]  # noqa: S108 - its own
         with self.log_path.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
@@ -97,12 +111,27 @@ class Instance:
         async with asyncio.timeout(START_TIMEOUT_S):
             await started.wait()
         assert self.url, self.log
+        self.up.set()
+
+    @property
+    def pid(self) -> int | None:
+        """Of its process group; None while there is none."""
+        return self._process.pid if self._process else None
+
+    async def keep(self, told: Callable[[], None]) -> None:
+        """Starts it anew whenever it has died by itself, as the platform does for the next request, and tells that."""
+        while True:
+            if self._process is not None:
+                await self._process.wait()
+            await self.kill()
+            await self.start()
+            told()
 
     @property
     def log(self) -> str:
         """What it has printed, and what it has told the platform to log."""
         told = [one["payload"].get("message", "") for one in self.messages if one["type"] == "log"]
-        return self.log_path.read_text() + "\n".join(map(_decoded, told))
+        return "\n".join([self.log_path.read_text(), *map(_decoded, told)])
 
     def processor_s(self) -> float:
         """What its processes have used since it was started."""
@@ -119,6 +148,7 @@ class Instance:
 
     async def kill(self) -> None:
         """SIGKILL to all of it."""
+        self.up.clear()
         if self._process is None:
             return
         with suppress(ProcessLookupError):
@@ -165,7 +195,7 @@ class Platform:
         async with open_task_group() as group:
             while True:
                 async for delivery in client.poll(
-                    Topic[bytes](TOPIC), SanitizedName(consumer), limit=10, lease_duration=60
+                    Topic[bytes](TOPIC), SanitizedName(consumer), limit=10, lease_duration=LEASE_S
                 ):
                     message = delivery.accept()
                     group.create_task(
@@ -188,6 +218,8 @@ class Platform:
             await self.works.start()
 
     async def _post(self, body: bytes, headers: Mapping[str, str]) -> None:
+        async with asyncio.timeout(START_TIMEOUT_S):
+            await self.works.up.wait()
         loop = asyncio.get_running_loop()
         began_s, status = loop.time(), 0
         used_s, calls = self.works.processor_s(), self.count_calls()
@@ -234,8 +266,9 @@ async def open_platform(
     settings: Mapping[str, str],
     *,
     count_calls: Callable[[], int],
+    shares: Mapping[str, Path],
 ) -> AsyncIterator[Platform]:
-    """Starts an instance of each function, the queue, and pushes from it."""
+    """Starts an instance of each function, the queue, and pushes from it. `shares`: see `Instance`."""
     async with AsyncExitStack() as stack:
         queue = stack.enter_context(embedded_queue_dev_server(manual_clock=False))
         env = {
@@ -246,8 +279,8 @@ async def open_platform(
             "VERCEL_QUEUE_TOKEN": TOKEN,
             **settings,
         }
-        hears = Instance(deployment, HEARS, bundles[HEARS], env)
-        works = Instance(deployment, WORKS, bundles[WORKS], env)
+        hears = Instance(deployment, HEARS, bundles[HEARS], env, shares=shares)
+        works = Instance(deployment, WORKS, bundles[WORKS], env, shares=shares)
         for instance in (hears, works):
             stack.push_async_callback(instance.kill)
             await instance.start()

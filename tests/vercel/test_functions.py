@@ -136,7 +136,7 @@ async def test_how_much_a_slice_asks(place: Place) -> None:
         followed = slices[1:-1]
         assert len(followed) >= 3
         assert max(one.api_calls for one in followed) <= MAX_CALLS
-        # Placed, begun, ended; so ten minutes, by slices of 30 s, are 23 messages at the most.
+        # Placed, begun, ended; so ten minutes, by slices of 30 s, are 23 at the most, and two messages that find it ended.
         assert len(slices) <= 45 / 8 + 3
 
 
