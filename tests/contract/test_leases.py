@@ -95,6 +95,25 @@ async def test_the_living_keep_what_they_have(two: tuple[SqlRunStore, SqlRunStor
     }
 
 
+async def test_living_processes_tell_each_other_their_settings(
+    two: tuple[SqlRunStore, SqlRunStore],
+) -> None:
+    """Not their own, nor those of one that is dead, or of an Orion that told none."""
+    mine, other = two
+    assert await mine.leases.settings_of_others() == {}
+    for store, told in ((mine, {"A": "1"}), (other, {"A": "2"})):
+        store.leases.describe(place="", is_working=True, settings=told)
+        await store.leases.leave()
+        await store.leases.join()
+    name = other.leases.process.name
+    assert await mine.leases.settings_of_others() == {name: {"A": "2"}}
+    assert [process.id for process in await mine.leases.living()] == [
+        store.leases.id for store in two
+    ]
+    await _change(other, "UPDATE orion_processes SET alive_until = 1 WHERE id = ?")
+    assert await mine.leases.settings_of_others() == {}
+
+
 async def test_a_take_over_that_was_cut_off_is_looked_through_again(
     two: tuple[SqlRunStore, SqlRunStore],
 ) -> None:

@@ -204,3 +204,32 @@ async def test_threads_files_are_kept_in_one_place(
                 assert f":{stage.orion.pid} works on the same database" in said
             finally:
                 await process.reap()
+
+
+async def test_settings_that_differ_are_named(
+    world: World, start_orion: OpenOrion, postgres_url: str
+) -> None:
+    """The second process says which, and from whom; so does the doctor, from where it is asked. No value is told."""
+    ours, theirs = "https://ours.example.com", "https://theirs.example.com"
+    settings = {"ORION_DATABASE_URL": postgres_url, "ORION_PUBLIC_URL": ours}
+    async with start_orion(world, **settings, command=FRONT) as stage:
+        _, told = await stage.cli("doctor")
+        assert "ORION_PUBLIC_URL" not in told
+        worker = beside(stage.orion, "worker", command=WORKER)
+        worker.environment["ORION_PUBLIC_URL"] = theirs
+        try:
+            await worker.start()
+            (said,) = (line["says"] for line in worker.log_lines("settings.differ"))
+            assert said.startswith("ORION_PUBLIC_URL is not as in ")
+            assert said.endswith(f":{stage.orion.pid}")
+            assert stage.orion.log_lines("settings.differ") == []
+            code, told = await stage.cli("doctor")
+            assert code == 1
+            assert f"here ORION_PUBLIC_URL is not as in {said.split()[-1].split(':')[0]}" in told
+            assert f":{worker.pid}  ->  give all the same" in told
+            for text in (worker.log, told):
+                assert ours not in text
+                assert theirs not in text
+            assert await worker.terminate() == 0
+        finally:
+            await worker.reap()
