@@ -24,6 +24,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random
 
 from app.aio import open_task_group
+from app.errors import MustEndError
 
 if TYPE_CHECKING:
     import psycopg
@@ -53,7 +54,7 @@ MIGRATION_TIMEOUT_S = 600.0
 T = TypeVar("T")
 
 
-class UnreadableStoreError(Exception):
+class UnreadableStoreError(MustEndError):
     """The database cannot be used as it is. One sentence: which one and why, and what to do."""
 
     def __init__(self, reason: str, fix: str) -> None:

@@ -28,6 +28,7 @@ from app.runs.policy import MAX_ATTEMPTS
 from app.runs.ports import RunChanges
 from app.runs.request import RunId
 from app.store.engine import Database
+from app.store.migrations import require_version
 from app.store.tables import Now, UtcTime, in_states, processes, run_of, runs, values_of
 
 LEASE_S = 14.0
@@ -83,6 +84,7 @@ class SqlLeases:
         now_s: Callable[[], float] = time.time,
     ) -> None:
         """`is_shared`: several processes may work on the database. `now_s`: this machine's clock."""
+        self._database = database
         self._call = database.call
         self._now_s = now_s
         self._is_shared = is_shared
@@ -125,7 +127,8 @@ class SqlLeases:
         return self._is_shared
 
     async def join(self) -> None:
-        if self._is_known:
+        comes_back = self._is_known
+        if comes_back:
             self._process = replace(self._process, id=_new_id())
         self._is_known = True
         row = values_of(self._process) | {
@@ -134,6 +137,8 @@ class SqlLeases:
         }
 
         def work(connection: sa.Connection) -> None:
+            if comes_back:
+                require_version(connection, self._database.name)
             if not self._is_shared:
                 connection.execute(sa.delete(processes))
             self._compare_clocks(connection)

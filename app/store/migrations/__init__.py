@@ -70,6 +70,18 @@ def prepare(engine: sa.Engine, name: str, *, versions: Path = VERSIONS) -> None:
             _refuse_missing_columns(connection, name)
 
 
+def require_version(connection: sa.Connection, name: str) -> None:
+    """Sees that this Orion may go on with tables on which it has worked: a newer one may have raised them meanwhile.
+
+    Raises:
+        UnreadableStoreError: it has, by more than something that was added.
+    """
+    version = _version(connection, name)
+    if version is None:
+        raise describe_half_made(name, "its tables are gone")
+    _refuse_other_versions(connection, version, newest_version(), name)
+
+
 def migrate_store(location: Path | str, *, versions: Path = VERSIONS) -> tuple[int, int]:
     """Raises the tables to the newest version, all or nothing; returns the versions before and after. Makes missing ones.
 
@@ -93,7 +105,7 @@ def migrate_store(location: Path | str, *, versions: Path = VERSIONS) -> tuple[i
         if before < newest:
             oldest = _oldest_after(connection, before, versions)
             if oldest > before:
-                _refuse_living(connection, before, name)
+                _end_processes(connection, before, name)
             _upgrade(connection, before, versions)
             connection.execute(sa.update(schema).values(oldest=oldest))
         _refuse_missing_columns(connection, name)
@@ -113,7 +125,8 @@ def _oldest(connection: sa.Connection, version: int) -> int:
     return connection.scalar(sa.select(schema.c.oldest)) or version
 
 
-def _refuse_living(connection: sa.Connection, version: int, name: str) -> None:
+def _end_processes(connection: sa.Connection, version: int, name: str) -> None:
+    """Refuses while any lives; the others are known no more, so that one that was frozen asks for the version before it goes on."""
     if version < FIRST_WITH_PROCESSES or connection.dialect.name == "sqlite":
         return
     living = sa.select(processes.c.name).where(processes.c.alive_until >= Now())
@@ -122,6 +135,7 @@ def _refuse_living(connection: sa.Connection, version: int, name: str) -> None:
             f"{name} is at work ({', '.join(sorted(names))})",
             "stop these processes first: they cannot read the tables of the new version",
         )
+    connection.execute(sa.delete(processes))
 
 
 def _upgrade(connection: sa.Connection, before: int, versions: Path) -> None:
