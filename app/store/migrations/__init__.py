@@ -11,6 +11,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from app.store.engine import (
+    MOUNTS,
     UnreadableStoreError,
     describe_damage,
     describe_half_made,
@@ -18,6 +19,7 @@ from app.store.engine import (
     map_errors,
     name_of,
     open_engine,
+    refuse_network_file_system,
     refuse_old_server,
 )
 from app.store.tables import Now, metadata, processes, runs, schema
@@ -82,7 +84,9 @@ def require_version(connection: sa.Connection, name: str) -> None:
     _refuse_other_versions(connection, version, newest_version(), name)
 
 
-def migrate_store(location: Path | str, *, versions: Path = VERSIONS) -> tuple[int, int]:
+def migrate_store(
+    location: Path | str, *, versions: Path = VERSIONS, mounts: Path = MOUNTS
+) -> tuple[int, int]:
     """Raises the tables to the newest version, all or nothing; returns the versions before and after. Makes missing ones.
 
     Processes may be at work there while something is only added.
@@ -90,10 +94,13 @@ def migrate_store(location: Path | str, *, versions: Path = VERSIONS) -> tuple[i
     Args:
         location: the path of an SQLite file, or a `postgresql://…` URL.
         versions: the folder of the migrations.
+        mounts: as for `refuse_network_file_system`.
 
     Raises:
         UnreadableStoreError: nothing has been changed.
     """
+    if isinstance(location, Path):
+        refuse_network_file_system(location, mounts=mounts)
     name, newest = name_of(location), newest_version(versions)
     with open_engine(location) as engine, map_errors(name), lock_tables(engine) as connection:
         _refuse_server(connection, name)
