@@ -276,6 +276,7 @@ async def open_outside(
         store.leases.describe(
             place=f"{place} {provider.name}" if is_local else "",
             is_working=role.is_working,
+            host=None if role.is_brief else place,
             settings=told,
         )
         leases = overrides.wrap("leases", store.leases)

@@ -63,6 +63,7 @@ def _this_process() -> Process:
         owner=f"p-{secrets.token_hex(16)}",
         name=f"{socket.gethostname()}:{os.getpid()}",
         place="",
+        host=None,
         is_working=True,
         started_at=now,
         alive_until=now,
@@ -112,10 +113,15 @@ class SqlLeases:
         return self._skew_s
 
     def describe(
-        self, *, place: str, is_working: bool, settings: Mapping[str, str] | None = None
+        self,
+        *,
+        place: str,
+        is_working: bool,
+        host: str | None = None,
+        settings: Mapping[str, str] | None = None,
     ) -> None:
         """Says what this process is, before it joins; see `Process`. `settings`: hashes, by names, for others to compare; None = not told."""
-        self._process = replace(self._process, place=place, is_working=is_working)
+        self._process = replace(self._process, place=place, host=host, is_working=is_working)
         self._settings = settings
 
     @property

@@ -8,9 +8,12 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import httpx
+import psycopg
 import pytest
 
+from app.errors import ErrorCode
 from app.runs.testing import RunState
+from app.store.runs import open_store
 from tests.e2e.conftest import OpenOrion
 from tests.e2e.fault_table import fault
 from tests.e2e.harness import Stage, World, beside, text_of
@@ -72,6 +75,7 @@ async def test_one_hears_and_another_answers(
             assert "2 running, by host and pid: " in told
             assert f":{stage.orion.pid} (without work)" in told
             assert f":{worker.pid}" in told
+            assert len(await _hosts(postgres_url)) == 1
             assert await worker.terminate() == 0
 
 
@@ -183,6 +187,13 @@ async def test_a_worker_whom_slack_does_not_know_takes_nothing(
             await stage.answer(ts)
 
 
+async def _hosts(url: str) -> set[str]:
+    """That processes say they are on, where each says one."""
+    async with await psycopg.AsyncConnection.connect(url) as connection:
+        found = await connection.execute("SELECT host FROM orion_processes")
+        return {str(host) for (host,) in await found.fetchall() if host}
+
+
 async def test_threads_files_are_kept_in_one_place(
     world: World, start_orion: OpenOrion, postgres_url: str
 ) -> None:
@@ -195,6 +206,7 @@ async def test_threads_files_are_kept_in_one_place(
             try:
                 if starts:
                     await process.start()
+                    assert len(await _hosts(postgres_url)) == 2
                     continue
                 await process.launch()
                 assert await process.died(timeout_s=30)
@@ -233,3 +245,20 @@ async def test_settings_that_differ_are_named(
             assert await worker.terminate() == 0
         finally:
             await worker.reap()
+
+
+async def test_sandboxes_of_a_host_cannot_be_chosen_where_others_work_elsewhere(
+    world: World, start_orion: OpenOrion, postgres_url: str
+) -> None:
+    """The thread's next run may go to one of them, which would find nothing of it: the person is told who that is."""
+    async with (
+        start_orion(world, ORION_DATABASE_URL=postgres_url) as stage,
+        open_store(postgres_url) as elsewhere,
+    ):
+        elsewhere.leases.describe(place="", is_working=True, host="elsewhere")
+        await elsewhere.leases.join()
+        ts = await stage.client.say("@Orion /docker hello")
+        told = text_of(await stage.answer(ts))
+        assert "docker cannot be used: its sandboxes keep threads' files where they run" in told
+        assert f"{elsewhere.leases.process.name} works on another host" in told
+        assert (await stage.record(ts)).result.error_code is ErrorCode.SANDBOX_CREATION_FAILED
