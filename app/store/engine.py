@@ -488,11 +488,16 @@ class StateDirectory:
         self.is_alone = False
 
     def place(self) -> str:
-        """Returns what is the same for processes that share this directory and a kernel, also in containers, and for nobody else."""
-        path = self._path / "place"
-        with suppress(FileExistsError), path.open("x") as file:
-            file.write(secrets.token_hex(8))
-        return f"{path.read_text()}-{BOOT_ID.read_text()[:8]}"
+        """Returns `place_of` this directory."""
+        return place_of(self._path)
+
+
+def place_of(directory: Path) -> str:
+    """Returns what is the same for processes that share this directory and a kernel, also in containers, and for nobody else."""
+    path = directory / "place"
+    with suppress(FileExistsError), path.open("x") as file:
+        file.write(secrets.token_hex(8))
+    return f"{path.read_text()}-{BOOT_ID.read_text()[:8]}"
 
 
 @contextmanager
