@@ -104,3 +104,7 @@ def mapped_errors() -> Iterator[None]:
 
 class LeaseLostError(Exception):
     """Another process has taken a run over, as this one was not heard of: nothing may be written or done for it here any more."""
+
+
+class MustEndError(Exception):
+    """This process cannot go on, whatever it tries again. One sentence: why, and what to do."""

@@ -40,7 +40,7 @@ def show_log(
     from app.cli.commands.logs import show_log as show
 
     with _ended_by_hand():
-        run_async(show(read_settings(), name, follow=follow, tail=tail, write=_write))
+        run_async(show(read_settings(), name, follow=follow, tail=tail, write=_write, say=_say))
 
 
 @sandboxes.command("attach")

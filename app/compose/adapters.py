@@ -1,5 +1,6 @@
 """What the core stands on: the adapters behind its ports, opened from the settings."""
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, fields, replace
@@ -24,6 +25,7 @@ from app.compose.slack_facts import RememberedSlack
 from app.dispatch.dispatcher import RunDispatcher
 from app.dispatch.lease import Leases, ProcessLease, open_lease
 from app.dispatch.slices import SliceDispatcher, WakeUps
+from app.log import get_logger
 from app.pull_requests.records import PullRequestStore
 from app.redaction import Masker
 from app.runs.budget import SpendingStore
@@ -41,6 +43,7 @@ from app.runs.ports import (
 )
 from app.runs.request import RunId
 from app.runs.session import SessionStore, ThreadStore
+from app.settings.agreement import find_differences, fingerprints
 from app.settings.permissions import is_slack_group
 from app.settings.settings import Settings
 from app.slack.catch_up import HeardStore
@@ -51,6 +54,8 @@ from app.store.runs import SqlRunStore
 from app.store.seal import read_secrets
 from sandbox_runtime.provider import SandboxProvider
 from sandbox_runtime.types import Capability
+
+_log = get_logger(__name__)
 
 _NAMES: Mapping[ModelProtocol, str] = {
     ModelProtocol.ANTHROPIC: "Anthropic",
@@ -96,6 +101,14 @@ async def check_own_keys(settings: Settings, store: SqlRunStore, *, adopts: bool
     if isinstance(settings.database, str):
         texts = read_secrets(secret.get_secret_value()) if secret is not None else ()
         await store.installation.check_own_keys(texts, adopts=adopts)
+
+
+async def fingerprints_of(
+    settings: Settings, store: SqlRunStore, *, hears: bool
+) -> Mapping[str, str]:
+    """Returns hashes of the settings that all processes on the database must have alike; see `fingerprints`."""
+    key = (await store.installation.load()).signing_key
+    return await asyncio.to_thread(fingerprints, settings, key=key, hears=hears)
 
 
 async def _load_signing_key(settings: Settings, store: SqlRunStore) -> bytes:
@@ -259,12 +272,21 @@ async def open_outside(
         owner = store.leases.process.owner
         provider = overrides.provider or create_provider(settings, choice, owner)
         is_local = role.is_working and Capability.REMOTE not in provider.capabilities
+        told: Mapping[str, str] | None = None
+        if store.leases.is_shared and not role.is_brief:
+            told = await fingerprints_of(settings, store, hears=role.hears)
         store.leases.describe(
-            place=f"{place} {provider.name}" if is_local else "", is_working=role.is_working
+            place=f"{place} {provider.name}" if is_local else "",
+            is_working=role.is_working,
+            host=None if role.is_brief else place,
+            settings=told,
         )
         leases = overrides.wrap("leases", store.leases)
         lease = await stack.enter_async_context(open_lease(leases, is_brief=role.is_brief))
         await _refuse_other_places(store, provider.name)
+        others = await store.leases.settings_of_others() if told else {}
+        if differences := find_differences(told or {}, others):
+            _log.warning("settings.differ", says=differences)
         slack = await stack.enter_async_context(
             open_slack(
                 slack_options(settings, tracer),

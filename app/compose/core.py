@@ -50,6 +50,7 @@ from app.store.engine import StateDirectory
 from app.store.runs import SqlRunStore
 from sandbox_runtime.errors import SandboxError
 from sandbox_runtime.provider import SandboxProvider
+from sandbox_runtime.registry import provider_spec
 from sandbox_runtime.types import Capability, SandboxId
 
 _log = get_logger(__name__)
@@ -298,7 +299,13 @@ async def open_core(
         runtime = runtimes.build(provider)
         await stack.enter_async_context(runtime.open())
         group = await stack.enter_async_context(open_task_group())
-        runners = Runners(runtime, open_runtime=runtimes.open, policy=policy, group=group)
+        runners = Runners(
+            runtime,
+            open_runtime=runtimes.open,
+            policy=policy,
+            group=group,
+            why_not=partial(why_not_here, adapters.store),
+        )
         stack.callback(runners.close)
         live_logs = LiveLogs(settings.live_logs_dir)
         if directory.is_alone:
@@ -403,6 +410,21 @@ def _join_ports(
 async def living_owners(store: SqlRunStore) -> Collection[str]:
     """Returns the names of the processes whose sandboxes are in use."""
     return [process.owner for process in await store.leases.living()]
+
+
+async def why_not_here(store: SqlRunStore, provider: str) -> str:
+    """Implements WhyNot: sandboxes of a host keep threads' files there, and a thread's next run may go to any process that works."""
+    if not store.leases.is_shared or provider_spec(provider).is_cloud:
+        return ""
+    own = store.leases.process
+    elsewhere = [
+        other.name
+        for other in await store.leases.living()
+        if other.is_working and other.host is not None and other.host != own.host
+    ]
+    if not elsewhere:
+        return ""
+    return f"its sandboxes keep threads' files where they run, and {', '.join(elsewhere)} works on another host, or with another ORION_STATE_DIR"
 
 
 async def sweep(

@@ -10,7 +10,7 @@ from typing import Protocol
 from typing_extensions import Unpack
 
 from app.aio import open_task_group
-from app.errors import LeaseLostError
+from app.errors import LeaseLostError, MustEndError
 from app.log import get_logger
 from app.runs.model import ProcessId, Run
 from app.runs.ports import RunChanges
@@ -55,7 +55,11 @@ class Leases(Protocol):
         ...
 
     async def join(self) -> None:
-        """Makes this process known, under a new id; on a database of one process, all others are dead."""
+        """Makes this process known, under a new id; on a database of one process, all others are dead.
+
+        Raises:
+            MustEndError: it was known before, and the database is none that it can use any more.
+        """
         ...
 
     async def renew(self) -> int:
@@ -214,7 +218,11 @@ class ProcessLease:
             await self._leases.leave(is_brief=self._is_brief)
 
     async def keep(self) -> None:
-        """Renews it until it is left; comes back where it was lost."""
+        """Renews it until it is left; comes back where it was lost.
+
+        Raises:
+            MustEndError: it cannot come back.
+        """
         punctual = 0
         is_sick = False
         while True:
@@ -231,6 +239,8 @@ class ProcessLease:
                 if punctual >= PUNCTUAL_ROUNDS and self._attendant is not None:
                     async with asyncio.timeout(TAKE_OVER_TIMEOUT_S):
                         await self._attendant.take_over()
+            except MustEndError:
+                raise
             except Exception as exc:  # noqa: BLE001 - must outlive a sick database
                 if not is_sick:
                     _log.warning("lease.not_renewed", error=type(exc).__name__, reason=str(exc))
@@ -270,19 +280,26 @@ async def open_lease(leases: Leases, *, is_brief: bool = False) -> AsyncIterator
 
     Raises:
         OSError: the database cannot be reached.
+        MustEndError: it cannot come back to the database.
     """
     lease = ProcessLease(leases, is_brief=is_brief)
     await lease.join()
-    async with open_task_group() as group:
-        keeping = group.create_task(lease.keep(), name="lease") if leases.is_shared else None
-        try:
-            if leases.is_shared and not is_brief:
-                await lease.settle()
-            yield lease
-        finally:
-            if keeping is not None:
-                keeping.cancel()
+    keeping: asyncio.Task[None] | None = None
+    try:
+        async with open_task_group() as group:
+            keeping = group.create_task(lease.keep(), name="lease") if leases.is_shared else None
             try:
-                await lease.leave()
-            except Exception as exc:  # noqa: BLE001 - the others, or the next one, see it by themselves
-                _log.warning("lease.not_given_back", error=type(exc).__name__)
+                if leases.is_shared and not is_brief:
+                    await lease.settle()
+                yield lease
+            finally:
+                if keeping is not None:
+                    keeping.cancel()
+                try:
+                    await lease.leave()
+                except Exception as exc:  # noqa: BLE001 - the others, or the next one, see it by themselves
+                    _log.warning("lease.not_given_back", error=type(exc).__name__)
+    except BaseExceptionGroup:
+        if keeping is not None and keeping.done():
+            keeping.result()  # why all has ended
+        raise

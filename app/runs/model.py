@@ -317,6 +317,8 @@ class Process:
     """For people: host name and pid."""
     place: str
     """Where threads' files are that it keeps: the same for processes that share a kernel and a directory; empty = nowhere on this host."""
+    host: str | None
+    """The same for processes that share a kernel and a state directory, wherever they keep files; None = it is there for one request, or of an older Orion."""
     is_working: bool
     """It advances runs."""
     started_at: datetime

@@ -1,10 +1,11 @@
 """Who runs which agent: the runtimes of providers, the default one and those that are opened when they are asked for."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
+from app.aio import retry_store
 from app.errors import ErrorCode, OrionError, mapped_errors
 from app.log import get_logger
 from app.runs.executor import AgentRunner
@@ -55,6 +56,13 @@ class ProviderRuntime:
 
 OpenRuntime = Callable[[str], AbstractAsyncContextManager[ProviderRuntime]]
 """By the provider's name; SandboxError when it cannot be used."""
+WhyNot = Callable[[str], Awaitable[str]]
+"""Returns why no thread can have a provider just now, by its name; empty = it can. Raises: OSError: nobody knows."""
+
+
+async def always_usable(_name: str) -> str:
+    """Is `WhyNot` of one process alone."""
+    return ""
 
 
 @dataclass(slots=True)
@@ -75,12 +83,14 @@ class Runners:
         open_runtime: OpenRuntime,
         policy: RunPolicy,
         group: TaskGroup,
+        why_not: WhyNot = always_usable,
     ) -> None:
-        """`group` outlives this."""
+        """`group` outlives this. `why_not` is asked before each run at another provider than the default one."""
         self._default = default
         self._open_runtime = open_runtime
         self._policy = policy
         self._group = group
+        self._why_not = why_not
         self._others: dict[str, _Other] = {}
         self._closing = asyncio.Event()
 
@@ -141,10 +151,17 @@ class Runners:
 
     async def _chosen(self, name: str) -> ProviderRuntime:
         try:
-            return await self._get(name)
+            return await self._get_for_thread(name)
         except SandboxError as exc:
             told = f"{exc}; name another one with `sandbox=`, or forget a default of yours with `settings reset`"
             raise OrionError(ErrorCode.SANDBOX_CREATION_FAILED, told, is_told=True) from exc
+
+    async def _get_for_thread(self, name: str) -> ProviderRuntime:
+        if name in ("", self._default.name):
+            return self._default
+        if reason := await retry_store(lambda: self._why_not(name)):
+            raise SandboxError(SandboxErrorCode.CREATE_FAILED, f"{name} cannot be used: {reason}")
+        return await self._get(name)
 
     async def abandon(self, run: Run) -> None:
         """Sees that nothing of a run goes on that an earlier process began; a failure to is logged."""

@@ -207,7 +207,7 @@ from app.runs.request import (
     parse_memory_command,
     run_id_for,
 )
-from app.runs.runners import OpenRuntime, ProviderRuntime, Runners
+from app.runs.runners import OpenRuntime, ProviderRuntime, Runners, WhyNot, always_usable
 from app.runs.sandboxes import OpenProvider, SessionLocks, agent_paths
 from app.runs.selection import (
     Catalog,

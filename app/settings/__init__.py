@@ -2,6 +2,7 @@
 
 __all__ = [
     "agents",
+    "agreement",
     "group",
     "orion_toml",
     "permissions",

@@ -24,6 +24,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random
 
 from app.aio import open_task_group
+from app.errors import MustEndError
 
 if TYPE_CHECKING:
     import psycopg
@@ -53,7 +54,7 @@ MIGRATION_TIMEOUT_S = 600.0
 T = TypeVar("T")
 
 
-class UnreadableStoreError(Exception):
+class UnreadableStoreError(MustEndError):
     """The database cannot be used as it is. One sentence: which one and why, and what to do."""
 
     def __init__(self, reason: str, fix: str) -> None:
@@ -487,11 +488,16 @@ class StateDirectory:
         self.is_alone = False
 
     def place(self) -> str:
-        """Returns what is the same for processes that share this directory and a kernel, also in containers, and for nobody else."""
-        path = self._path / "place"
-        with suppress(FileExistsError), path.open("x") as file:
-            file.write(secrets.token_hex(8))
-        return f"{path.read_text()}-{BOOT_ID.read_text()[:8]}"
+        """Returns `place_of` this directory."""
+        return place_of(self._path)
+
+
+def place_of(directory: Path) -> str:
+    """Returns what is the same for processes that share this directory and a kernel, also in containers, and for nobody else."""
+    path = directory / "place"
+    with suppress(FileExistsError), path.open("x") as file:
+        file.write(secrets.token_hex(8))
+    return f"{path.read_text()}-{BOOT_ID.read_text()[:8]}"
 
 
 @contextmanager

@@ -13,8 +13,8 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import TypeVar
@@ -28,6 +28,7 @@ from app.runs.policy import MAX_ATTEMPTS
 from app.runs.ports import RunChanges
 from app.runs.request import RunId
 from app.store.engine import Database
+from app.store.migrations import require_version
 from app.store.tables import Now, UtcTime, in_states, processes, run_of, runs, values_of
 
 LEASE_S = 14.0
@@ -48,6 +49,7 @@ EXACT_S = 1.0
 
 T = TypeVar("T")
 
+_PROCESS = [processes.c[field.name] for field in fields(Process)]
 _NOW_S = sa.select(sa.type_coerce(Now(), sa.Double))
 _UNFINISHED = in_states(runs, UNFINISHED_STATES)
 _IS_UNPLACED = runs.c.due_at.is_(None) & runs.c.claimed_at.is_(None)
@@ -61,6 +63,7 @@ def _this_process() -> Process:
         owner=f"p-{secrets.token_hex(16)}",
         name=f"{socket.gethostname()}:{os.getpid()}",
         place="",
+        host=None,
         is_working=True,
         started_at=now,
         alive_until=now,
@@ -82,11 +85,13 @@ class SqlLeases:
         now_s: Callable[[], float] = time.time,
     ) -> None:
         """`is_shared`: several processes may work on the database. `now_s`: this machine's clock."""
+        self._database = database
         self._call = database.call
         self._now_s = now_s
         self._is_shared = is_shared
         self._lease_s = LEASE_S if is_shared else SOLE_LEASE_S
         self._process = _this_process()
+        self._settings: Mapping[str, str] | None = None
         self._is_known = False
         self._skew_s = 0.0
         self._begun: dict[RunId, None] = {}
@@ -107,9 +112,17 @@ class SqlLeases:
         """Returns by how many seconds the database's clock was ahead of this process's when its lease was renewed last; 0 on a database of its own, and for what a slow answer may explain."""
         return self._skew_s
 
-    def describe(self, *, place: str, is_working: bool) -> None:
-        """Says what this process is, before it joins; see `Process`."""
-        self._process = replace(self._process, place=place, is_working=is_working)
+    def describe(
+        self,
+        *,
+        place: str,
+        is_working: bool,
+        host: str | None = None,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        """Says what this process is, before it joins; see `Process`. `settings`: hashes, by names, for others to compare; None = not told."""
+        self._process = replace(self._process, place=place, host=host, is_working=is_working)
+        self._settings = settings
 
     @property
     def id(self) -> ProcessId:
@@ -120,12 +133,18 @@ class SqlLeases:
         return self._is_shared
 
     async def join(self) -> None:
-        if self._is_known:
+        comes_back = self._is_known
+        if comes_back:
             self._process = replace(self._process, id=_new_id())
         self._is_known = True
-        row = values_of(self._process) | {"alive_until": later(self._lease_s)}
+        row = values_of(self._process) | {
+            "alive_until": later(self._lease_s),
+            "settings": self._settings,
+        }
 
         def work(connection: sa.Connection) -> None:
+            if comes_back:
+                require_version(connection, self._database.name)
             if not self._is_shared:
                 connection.execute(sa.delete(processes))
             self._compare_clocks(connection)
@@ -156,10 +175,18 @@ class SqlLeases:
 
     async def living(self) -> Sequence[Process]:
         """Returns the processes whose own is their own, oldest first."""
-        query = sa.select(processes).where(processes.c.alive_until >= Now())
+        query = sa.select(*_PROCESS).where(processes.c.alive_until >= Now())
         ordered = query.order_by(processes.c.started_at)
         rows = await self._call(lambda connection: connection.execute(ordered).mappings().all())
         return [Process(**row) for row in rows]
+
+    async def settings_of_others(self) -> Mapping[str, Mapping[str, str]]:
+        """Returns what `describe` was told of settings in the other living processes, by the processes' names."""
+        told = (processes.c.alive_until >= Now()) & processes.c.settings.is_not(sa.null())
+        columns = (processes.c.name, processes.c.settings)
+        query = sa.select(*columns).where(told, processes.c.id != self.id)
+        rows = await self._call(lambda connection: connection.execute(query).all())
+        return {row.name: row.settings for row in rows}
 
     async def lives(self, process: ProcessId) -> bool:
         known = (processes.c.id == process) & (processes.c.alive_until >= Now())

@@ -225,7 +225,13 @@ def run_of(row: sa.RowMapping) -> Run:
     return Run(**{name: row[name] for name in _RUN_FIELDS})
 
 
-processes = sa.Table("orion_processes", metadata, *columns_of(Process))
+processes = sa.Table(
+    "orion_processes",
+    metadata,
+    *columns_of(Process),
+    # Hashes of the settings that must agree, by names; null = of an Orion that did not tell them.
+    sa.Column("settings", sa.JSON(none_as_null=True), nullable=True),
+)
 
 run_files = sa.Table(
     "orion_run_files",

@@ -27,7 +27,7 @@ from app.store.engine import (
     refuse_old_server,
 )
 from app.store.group_commit import ACCEPT_TIMEOUT_S
-from app.store.migrations import newest_version
+from app.store.migrations import migrate_store, newest_version
 from app.store.runs import open_store
 from tests.building import make_request, make_run
 from tests.forking import run_forked
@@ -237,6 +237,18 @@ def test_sqlite_wants_a_local_disk(tmp_path: Path, path: str, kind: str | None) 
     else:
         with pytest.raises(UnreadableStoreError, match=f"{kind}.*ORION_DATABASE_URL"):
             refuse_network_file_system(Path(path), mounts=mounts)
+
+
+def test_migrate_wants_one_too(tmp_path: Path) -> None:
+    """An older Orion may have made the file there: it is left as it is."""
+    path, mounts = tmp_path / "far" / "orion.db", tmp_path / "mountinfo"
+    mounts.write_text(f"{_MOUNTS}99 28 0:47 / {path.parent} rw - nfs4 server:/export rw\n")
+    path.parent.mkdir()
+    path.write_bytes(b"")
+    refused = f"{path} is on a network file system .*/far is nfs4.*ORION_DATABASE_URL"
+    with pytest.raises(UnreadableStoreError, match=refused):
+        migrate_store(path, mounts=mounts)
+    assert path.read_bytes() == b""
 
 
 def test_the_version_that_is_judged_is_the_servers_own(postgres_url: str) -> None:

@@ -13,7 +13,7 @@ from typing import cast
 import pytest
 import sqlalchemy as sa
 
-from app.compose.core import sweep_if_leading
+from app.compose.core import sweep_if_leading, why_not_here
 from app.dispatch.dispatcher import RunDispatcher
 from app.dispatch.placements import PLACED_AT_ONCE
 from app.errors import ErrorCode, LeaseLostError
@@ -93,6 +93,25 @@ async def test_the_living_keep_what_they_have(two: tuple[SqlRunStore, SqlRunStor
     assert {process.id for process in await other.leases.living()} == {
         store.leases.id for store in two
     }
+
+
+async def test_living_processes_tell_each_other_their_settings(
+    two: tuple[SqlRunStore, SqlRunStore],
+) -> None:
+    """Not their own, nor those of one that is dead, or of an Orion that told none."""
+    mine, other = two
+    assert await mine.leases.settings_of_others() == {}
+    for store, told in ((mine, {"A": "1"}), (other, {"A": "2"})):
+        store.leases.describe(place="", is_working=True, settings=told)
+        await store.leases.leave()
+        await store.leases.join()
+    name = other.leases.process.name
+    assert await mine.leases.settings_of_others() == {name: {"A": "2"}}
+    assert [process.id for process in await mine.leases.living()] == [
+        store.leases.id for store in two
+    ]
+    await _change(other, "UPDATE orion_processes SET alive_until = 1 WHERE id = ?")
+    assert await mine.leases.settings_of_others() == {}
 
 
 async def test_a_take_over_that_was_cut_off_is_looked_through_again(
@@ -221,6 +240,30 @@ async def test_one_sweeps_for_all(two: tuple[SqlRunStore, SqlRunStore]) -> None:
     await _change(other, "UPDATE orion_processes SET alive_until = alive_until - 20 WHERE id = ?")
     await sweep(mine, here)
     assert len(here.sweeps) == 1
+
+
+async def test_threads_files_of_a_host_are_for_where_all_work_on_it(
+    two: tuple[SqlRunStore, SqlRunStore],
+) -> None:
+    """Who hears alone may be elsewhere, and one of an older Orion does not say where it is; clouds are everywhere."""
+    mine, other = two
+    for store in two:
+        store.leases.describe(place="", is_working=True, host="here")
+        await store.leases.leave()
+        await store.leases.join()
+    assert await why_not_here(mine, "local") == ""
+    for host, is_working, is_named in (
+        ("there", True, True),
+        ("there", False, False),
+        (None, True, False),
+    ):
+        other.leases.describe(place="", is_working=is_working, host=host)
+        await other.leases.leave()
+        await other.leases.join()
+        for provider in ("local", "docker"):
+            told = await why_not_here(mine, provider)
+            assert (other.leases.process.name in told) is is_named
+        assert await why_not_here(mine, "vercel") == ""
 
 
 async def test_a_place_in_the_queue_counts_the_slots_of_all(

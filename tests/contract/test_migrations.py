@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from app.errors import ErrorCode
+from app.errors import ErrorCode, MustEndError
 from app.runs.testing import (
     AgentMemory,
     Defaults,
@@ -278,6 +278,29 @@ async def test_what_changes_tables_waits_for_the_end_of_all_processes(
     assert await asyncio.to_thread(database.migrate, versions=tomorrow) == (NEWEST, NEWEST + 1)
 
 
+@pytest.mark.postgresql
+@pytest.mark.parametrize("only_adds", [True, False])
+async def test_who_was_away_while_tables_were_raised_asks_for_their_version(
+    postgres_url: str, tomorrow: Path, *, only_adds: bool
+) -> None:
+    """It was taken for dead, and comes back: it goes on where something was added, and else ends as it would not have started."""
+    if only_adds:
+        _say_it_only_adds(tomorrow)
+    database = Database(postgres_url)
+    async with database.open() as store:
+        await store.leases.join()
+        database.execute("UPDATE orion_processes SET alive_until = 1")
+        await asyncio.to_thread(database.migrate, versions=tomorrow)
+        if only_adds:
+            assert await store.leases.renew() == 1
+            await store.leases.join()
+            return
+        assert await store.leases.renew() == 0
+        with pytest.raises(MustEndError, match=r"newer Orion .*update Orion"):
+            await store.leases.join()
+        assert await store.leases.living() == []
+
+
 async def test_what_says_that_it_only_adds_does(database: Database, tomorrow: Path) -> None:
     """Every migration that says so: tables and columns are as before, and new columns need no value of who does not know them."""
     _say_it_only_adds(tomorrow)
@@ -422,6 +445,7 @@ async def test_sums_of_days_begin_with_what_was_spent(database: Database) -> Non
         *(f"DROP TABLE orion_{name}" for name in added),
         "ALTER TABLE orion_runs DROP COLUMN checkpoint",
         "ALTER TABLE orion_runs DROP COLUMN drained",
+        *(f"ALTER TABLE orion_processes DROP COLUMN {name}" for name in ("settings", "host")),
         *(f"ALTER TABLE orion_sessions DROP COLUMN kept_{name}" for name in kept),
         "ALTER TABLE orion_schema DROP COLUMN oldest",
         "UPDATE orion_schema SET version = 10",

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+import psycopg
 import pytest
 from typing_extensions import override
 
@@ -160,6 +161,59 @@ async def test_the_next_of_a_thread_goes_on_in_the_same_slice(postgres_url: str)
     async with invoked(postgres_url, queue) as (dispatcher, handlers):
         await dispatcher.work(first.run_id, number=1)
         assert handlers.ended == [first.run_id, second.run_id]
+
+
+async def _a_day_passes(url: str) -> None:
+    """Since all that stands in the records."""
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
+        await connection.execute(
+            "UPDATE orion_runs SET created_at = created_at - 86400, due_at = due_at - 86400, ended_at = ended_at - 86400"
+        )
+
+
+async def test_a_message_that_comes_a_day_late_for_what_has_ended(postgres_url: str) -> None:
+    """It is taken, whichever of the run's it was: nobody works, no next one is sent, and the record stays as it is."""
+    queue, request = Queue(), make_request()
+    async with invoked(postgres_url, queue) as (_, handlers):
+        await handlers.submit(request)
+    async with invoked(postgres_url, queue) as (dispatcher, handlers):
+        await dispatcher.work(request.run_id, number=1, slice_s=SLICE_S)
+        assert handlers.ended == [request.run_id]
+    await _a_day_passes(postgres_url)
+    queue.sent.clear()
+    async with open_store(postgres_url) as store:
+        before = await store.get(request.run_id)
+        for number in (0, 1, 2):
+            async with invoked(postgres_url, queue) as (dispatcher, handlers):
+                await dispatcher.work(request.run_id, number=number, slice_s=SLICE_S)
+                assert (handlers.placed, handlers.started) == ([], [])
+        assert await store.get(request.run_id) == before
+    assert queue.sent == []
+
+
+@pytest.mark.parametrize("waits_behind", [False, True])
+async def test_a_message_that_comes_a_day_late_for_what_still_waits(
+    postgres_url: str, *, waits_behind: bool
+) -> None:
+    """It has waited for longer than it may, so it is advanced to be told so, once, whoever goes before it in its thread."""
+    queue, request = Queue(), make_request()
+    later = make_request(ts="1795302365.000100", thread_ts=request.thread.thread_ts)
+    late = later if waits_behind else request
+    async with invoked(postgres_url, queue) as (_, handlers):
+        await handlers.submit(request)
+        if waits_behind:
+            await handlers.submit(later)
+    async with open_store(postgres_url) as busy:
+        if waits_behind:
+            await busy.leases.join()
+            (going,) = await busy.leases.claim(slots=1, waits_s=2 * 86400)
+            assert going.id == request.run_id
+        await _a_day_passes(postgres_url)
+        for number, begun in ((1, [late.run_id]), (1, []), (2, [])):
+            async with invoked(postgres_url, queue) as (dispatcher, handlers):
+                await dispatcher.work(late.run_id, number=number, slice_s=SLICE_S)
+                assert handlers.started == begun
+        assert await _state(postgres_url, late.run_id) is RunState.SUCCEEDED
 
 
 @pytest.mark.long

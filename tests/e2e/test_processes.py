@@ -8,9 +8,12 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import httpx
+import psycopg
 import pytest
 
+from app.errors import ErrorCode
 from app.runs.testing import RunState
+from app.store.runs import open_store
 from tests.e2e.conftest import OpenOrion
 from tests.e2e.fault_table import fault
 from tests.e2e.harness import Stage, World, beside, text_of
@@ -72,6 +75,7 @@ async def test_one_hears_and_another_answers(
             assert "2 running, by host and pid: " in told
             assert f":{stage.orion.pid} (without work)" in told
             assert f":{worker.pid}" in told
+            assert len(await _hosts(postgres_url)) == 1
             assert await worker.terminate() == 0
 
 
@@ -183,6 +187,13 @@ async def test_a_worker_whom_slack_does_not_know_takes_nothing(
             await stage.answer(ts)
 
 
+async def _hosts(url: str) -> set[str]:
+    """That processes say they are on, where each says one."""
+    async with await psycopg.AsyncConnection.connect(url) as connection:
+        found = await connection.execute("SELECT host FROM orion_processes")
+        return {str(host) for (host,) in await found.fetchall() if host}
+
+
 async def test_threads_files_are_kept_in_one_place(
     world: World, start_orion: OpenOrion, postgres_url: str
 ) -> None:
@@ -195,6 +206,7 @@ async def test_threads_files_are_kept_in_one_place(
             try:
                 if starts:
                     await process.start()
+                    assert len(await _hosts(postgres_url)) == 2
                     continue
                 await process.launch()
                 assert await process.died(timeout_s=30)
@@ -204,3 +216,49 @@ async def test_threads_files_are_kept_in_one_place(
                 assert f":{stage.orion.pid} works on the same database" in said
             finally:
                 await process.reap()
+
+
+async def test_settings_that_differ_are_named(
+    world: World, start_orion: OpenOrion, postgres_url: str
+) -> None:
+    """The second process says which, and from whom; so does the doctor, from where it is asked. No value is told."""
+    ours, theirs = "https://ours.example.com", "https://theirs.example.com"
+    settings = {"ORION_DATABASE_URL": postgres_url, "ORION_PUBLIC_URL": ours}
+    async with start_orion(world, **settings, command=FRONT) as stage:
+        _, told = await stage.cli("doctor")
+        assert "ORION_PUBLIC_URL" not in told
+        worker = beside(stage.orion, "worker", command=WORKER)
+        worker.environment["ORION_PUBLIC_URL"] = theirs
+        try:
+            await worker.start()
+            (said,) = (line["says"] for line in worker.log_lines("settings.differ"))
+            assert said.startswith("ORION_PUBLIC_URL is not as in ")
+            assert said.endswith(f":{stage.orion.pid}")
+            assert stage.orion.log_lines("settings.differ") == []
+            code, told = await stage.cli("doctor")
+            assert code == 1
+            assert f"here ORION_PUBLIC_URL is not as in {said.split()[-1].split(':')[0]}" in told
+            assert f":{worker.pid}  ->  give all the same" in told
+            for text in (worker.log, told):
+                assert ours not in text
+                assert theirs not in text
+            assert await worker.terminate() == 0
+        finally:
+            await worker.reap()
+
+
+async def test_sandboxes_of_a_host_cannot_be_chosen_where_others_work_elsewhere(
+    world: World, start_orion: OpenOrion, postgres_url: str
+) -> None:
+    """The thread's next run may go to one of them, which would find nothing of it: the person is told who that is."""
+    async with (
+        start_orion(world, ORION_DATABASE_URL=postgres_url) as stage,
+        open_store(postgres_url) as elsewhere,
+    ):
+        elsewhere.leases.describe(place="", is_working=True, host="elsewhere")
+        await elsewhere.leases.join()
+        ts = await stage.client.say("@Orion /docker hello")
+        told = text_of(await stage.answer(ts))
+        assert "docker cannot be used: its sandboxes keep threads' files where they run" in told
+        assert f"{elsewhere.leases.process.name} works on another host" in told
+        assert (await stage.record(ts)).result.error_code is ErrorCode.SANDBOX_CREATION_FAILED

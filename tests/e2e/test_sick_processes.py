@@ -2,14 +2,17 @@
 
 import asyncio
 import os
+import shutil
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from app.runs.testing import RunState
+from app.store.migrations import VERSIONS, migrate_store, newest_version
 from tests.e2e.conftest import OpenOrion
 from tests.e2e.fault_table import fault
 from tests.e2e.harness import Stage, World, beside, text_of
@@ -140,3 +143,29 @@ async def test_the_clock_of_one_process_is_wrong(
         os.kill(skewed.pid, signal.SIGKILL)
         await _answered_once(stage, ts)
         assert (await stage.record(ts)).attempt == 2
+
+
+@pytest.mark.long
+async def test_who_was_away_while_a_newer_orion_changed_the_tables_ends(
+    world: World, start_orion: OpenOrion, postgres_url: str, tmp_path: Path
+) -> None:
+    """It comes back and finds tables that it cannot read: it ends with the sentence with which it would not start, in the middle of a run."""
+    tomorrow = tmp_path / "tomorrow"
+    shutil.copytree(VERSIONS, tomorrow, ignore=shutil.ignore_patterns("__pycache__"))
+    newest = newest_version()
+    (tomorrow / f"v{newest + 1}_nothing.py").write_text(
+        f'revision, down_revision = "{newest + 1}", "{newest}"\n\n\ndef upgrade() -> None:\n    pass\n'
+    )
+    async with (
+        start_orion(world, ORION_DATABASE_URL=postgres_url) as stage,
+        await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as connection,
+    ):
+        await _ask_slowly(stage, 20)
+        await connection.execute("UPDATE orion_processes SET alive_until = 1")
+        await asyncio.to_thread(migrate_store, postgres_url, versions=tomorrow)
+        assert await stage.orion.died(timeout_s=40)
+        assert stage.orion.exit_code == 1
+        said = stage.orion.log.splitlines()[-1]
+        assert f"was written by a newer Orion (its tables have version {newest + 1}" in said
+        assert "update Orion" in said
+        await until(lambda: not stage.orion.sandbox_processes(), timeout_s=5)

@@ -64,7 +64,9 @@ from app.runs.testing import (
     ThreadView,
     UnreadableFileError,
     WarmPool,
+    WhyNot,
     Workspaces,
+    always_usable,
 )
 from app.store.memory import MemoryOwnKeyStore, MemoryRunStore
 from app.tracing.null import NullTracer
@@ -338,6 +340,7 @@ async def open_core(
     judge: Judge | None = None,
     budgets: Budgets = NO_BUDGETS,
     may_act: Gate = always_open,
+    why_not: WhyNot = always_usable,
 ) -> AsyncIterator[Core]:
     policy = replace(policy, channels=channels or {})
     store, signals, clock, tracer = (
@@ -421,6 +424,7 @@ async def open_core(
             open_runtime=open_runtime,
             policy=policy,
             group=group,
+            why_not=why_not,
         )
         await stack.enter_async_context(runtime.pool.open())
         ports = RunPorts(

@@ -117,6 +117,30 @@ async def test_a_provider_that_cannot_be_opened_fails_the_run_and_is_tried_again
         assert again.state is RunState.SUCCEEDED
 
 
+async def test_one_that_no_thread_can_have_just_now_fails_the_run(tmp_path: Path) -> None:
+    """Also when it is open: it may have been for the run before. The default one is for all."""
+    cores: list[Core] = []
+    runtimes = RuntimeFactory(cores)
+    reasons = [""]
+
+    async def why_not(name: str) -> str:
+        assert name == "second"
+        return reasons[-1]
+
+    async with open_core(
+        KEEPING, socket=str(tmp_path / "s"), open_runtime=runtimes.open, why_not=why_not
+    ) as core:
+        cores.append(core)
+        assert (await _ask(core, "/docker", ts="1795302364.000100")).state is RunState.SUCCEEDED
+        reasons.append("there works on another host")
+        failed = await _ask(core, "/docker", ts="1795302365.000100")
+        assert failed.result.error_code is ErrorCode.SANDBOX_CREATION_FAILED
+        assert failed.result.told.startswith(
+            "second cannot be used: there works on another host; name another one"
+        )
+        assert (await _ask(core, "", ts="1795302366.000100")).state is RunState.SUCCEEDED
+
+
 async def test_what_this_orion_lacks_is_refused(tmp_path: Path) -> None:
     """Before anything runs, with what there is instead."""
     async with open_core(KEEPING, socket=str(tmp_path / "s")) as core:

@@ -9,7 +9,7 @@ import httpx
 
 from agent_scripts.adapter import ModelProtocol
 from app.cli.commands.egress import describe_try, listed_hosts
-from app.compose.adapters import check_own_keys, create_own_keys
+from app.compose.adapters import check_own_keys, create_own_keys, fingerprints_of
 from app.compose.budgets import find_problems
 from app.compose.egress import learn_host_sets, try_hosts
 from app.compose.factories import (
@@ -21,6 +21,7 @@ from app.compose.factories import (
 from app.compose.models import describe_agents, missing_for_agent, missing_for_serving, model_source
 from app.compose.providers import choose_provider, create_named, create_provider
 from app.runs.options import RunOptions
+from app.settings.agreement import find_differences
 from app.settings.group import SettingsError
 from app.settings.orion_toml import ORION_TOML
 from app.settings.settings import Settings
@@ -135,7 +136,7 @@ async def _database(settings: Settings) -> str:
 
 async def _engine(settings: Settings) -> str:
     if isinstance(settings.database, str):
-        return await _processes(settings.database)
+        return await _processes(settings)
     try:
         with own_state_directory(settings.service.state_dir):
             return "no Orion is running here"
@@ -143,16 +144,21 @@ async def _engine(settings: Settings) -> str:
         return str(exc).partition(";")[0]
 
 
-async def _processes(database: str) -> str:
+async def _processes(settings: Settings) -> str:
     try:
-        async with open_store(database) as store:
+        async with open_store(settings.database) as store:
             living = await store.leases.living()
+            own = await fingerprints_of(settings, store, hears=True)
+            differences = find_differences(own, await store.leases.settings_of_others())
     except UnreadableStoreError as exc:
         raise _ProblemError(exc.reason, exc.fix) from exc
     if not living:
         return "no Orion is running on the database"
-    told = (f"{one.name}{'' if one.is_working else ' (without work)'}" for one in living)
-    return f"{len(living)} running, by host and pid: {', '.join(sorted(told))}"
+    names = (f"{one.name}{'' if one.is_working else ' (without work)'}" for one in living)
+    told = f"{len(living)} running, by host and pid: {', '.join(sorted(names))}"
+    if differences:
+        raise _ProblemError(f"{told}; here {differences}", "give all the same, and start them anew")
+    return told
 
 
 async def _sandbox(settings: Settings) -> str:

@@ -15,6 +15,7 @@ from app.runs.model import STARTED_STATES, Run, RunFileKind, RunState
 from app.runs.progress import LiveLogs
 from app.runs.session import Session
 from app.settings.settings import Settings
+from app.store.engine import place_of
 
 POLL_S = 0.3
 SILENCE_AFTER_DEADLINE = timedelta(minutes=1)
@@ -28,9 +29,11 @@ _HARMLESS = {
 
 
 async def show_log(
-    settings: Settings, text: str, *, follow: bool, tail: int | None, write: Print
+    settings: Settings, text: str, *, follow: bool, tail: int | None, write: Print, say: Print
 ) -> None:
     """Writes the lines, masked; `tail`: only so many of those that are there now. With `follow` until the agent's end.
+
+    `say` is told whose agents cannot be followed from here.
 
     Raises:
         SandboxCommandError: nothing to show.
@@ -38,6 +41,8 @@ async def show_log(
     async with open_admin(settings) as admin:
         session = await admin.find(text)
         run = await _latest(admin, session)
+        if follow and not _has_ended(run):
+            await _say_what_is_unseen(admin, say)
         await _write_log(admin, run, follow=follow, tail=tail, write=write)
 
 
@@ -53,9 +58,21 @@ async def attach(settings: Settings, text: str, *, write: Print, say: Print) -> 
         if run is None or _has_ended(run):
             raise SandboxCommandError(f"{session.name}: no agent is at work in its thread")
         say(f"{session.name}: at work on {run.id}; Ctrl-C detaches, and it goes on")
+        await _say_what_is_unseen(admin, say)
         run = await _write_log(admin, run, follow=True, tail=None, write=write)
         say(f"{session.name}: {run.id} {run.result.state}")
         return run.result.state is RunState.SUCCEEDED
+
+
+async def _say_what_is_unseen(admin: SandboxAdmin, say: Print) -> None:
+    """Says which processes write elsewhere what their agents print."""
+    here = place_of(admin.settings.service.state_dir)
+    living = await admin.store.leases.living() if admin.store.leases.is_shared else ()
+    elsewhere = [one.name for one in living if one.is_working and one.host not in (None, here)]
+    if elsewhere:
+        say(
+            f"not seen from this host and ORION_STATE_DIR: what agents of {', '.join(elsewhere)} print, until their run's end"
+        )
 
 
 async def _latest(admin: SandboxAdmin, session: Session) -> Run:

@@ -11,6 +11,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from app.store.engine import (
+    MOUNTS,
     UnreadableStoreError,
     describe_damage,
     describe_half_made,
@@ -18,6 +19,7 @@ from app.store.engine import (
     map_errors,
     name_of,
     open_engine,
+    refuse_network_file_system,
     refuse_old_server,
 )
 from app.store.tables import Now, metadata, processes, runs, schema
@@ -70,7 +72,21 @@ def prepare(engine: sa.Engine, name: str, *, versions: Path = VERSIONS) -> None:
             _refuse_missing_columns(connection, name)
 
 
-def migrate_store(location: Path | str, *, versions: Path = VERSIONS) -> tuple[int, int]:
+def require_version(connection: sa.Connection, name: str) -> None:
+    """Sees that this Orion may go on with tables on which it has worked: a newer one may have raised them meanwhile.
+
+    Raises:
+        UnreadableStoreError: it has, by more than something that was added.
+    """
+    version = _version(connection, name)
+    if version is None:
+        raise describe_half_made(name, "its tables are gone")
+    _refuse_other_versions(connection, version, newest_version(), name)
+
+
+def migrate_store(
+    location: Path | str, *, versions: Path = VERSIONS, mounts: Path = MOUNTS
+) -> tuple[int, int]:
     """Raises the tables to the newest version, all or nothing; returns the versions before and after. Makes missing ones.
 
     Processes may be at work there while something is only added.
@@ -78,10 +94,13 @@ def migrate_store(location: Path | str, *, versions: Path = VERSIONS) -> tuple[i
     Args:
         location: the path of an SQLite file, or a `postgresql://…` URL.
         versions: the folder of the migrations.
+        mounts: as for `refuse_network_file_system`.
 
     Raises:
         UnreadableStoreError: nothing has been changed.
     """
+    if isinstance(location, Path):
+        refuse_network_file_system(location, mounts=mounts)
     name, newest = name_of(location), newest_version(versions)
     with open_engine(location) as engine, map_errors(name), lock_tables(engine) as connection:
         _refuse_server(connection, name)
@@ -93,7 +112,7 @@ def migrate_store(location: Path | str, *, versions: Path = VERSIONS) -> tuple[i
         if before < newest:
             oldest = _oldest_after(connection, before, versions)
             if oldest > before:
-                _refuse_living(connection, before, name)
+                _end_processes(connection, before, name)
             _upgrade(connection, before, versions)
             connection.execute(sa.update(schema).values(oldest=oldest))
         _refuse_missing_columns(connection, name)
@@ -113,7 +132,8 @@ def _oldest(connection: sa.Connection, version: int) -> int:
     return connection.scalar(sa.select(schema.c.oldest)) or version
 
 
-def _refuse_living(connection: sa.Connection, version: int, name: str) -> None:
+def _end_processes(connection: sa.Connection, version: int, name: str) -> None:
+    """Refuses while any lives; the others are known no more, so that one that was frozen asks for the version before it goes on."""
     if version < FIRST_WITH_PROCESSES or connection.dialect.name == "sqlite":
         return
     living = sa.select(processes.c.name).where(processes.c.alive_until >= Now())
@@ -122,6 +142,7 @@ def _refuse_living(connection: sa.Connection, version: int, name: str) -> None:
             f"{name} is at work ({', '.join(sorted(names))})",
             "stop these processes first: they cannot read the tables of the new version",
         )
+    connection.execute(sa.delete(processes))
 
 
 def _upgrade(connection: sa.Connection, before: int, versions: Path) -> None:
