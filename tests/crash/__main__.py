@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.crash.function_rig import build_watched
 from tests.crash.killing import Row
 from tests.crash.load import HEAVY, REAL, LoadPlan, LoadResult, run_load
-from tests.crash.matrix import run_matrix
+from tests.crash.matrix import IN_PART, run_matrix
 from tests.crash.place import Place
 from tests.crash.report import line_of_load, render
 from tests.crash.rig import FUNCTIONS, OF_PROCESSES, SHAPES, Shape
@@ -39,7 +39,7 @@ async def run(
         for shape in shapes:
             if list(only) != [LOAD]:
                 rows += await run_matrix(place, shape, only=only, each=each)
-            if shape in OF_PROCESSES and (not only or LOAD in only):
+            if shape.key not in IN_PART and (not only or LOAD in only):
                 for plan in plans:
                     loads.append(await run_load(place, plan, shape))
                     sys.stdout.write(line_of_load(loads[-1]) + "\n")

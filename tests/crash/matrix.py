@@ -14,7 +14,7 @@ from tests.crash.play import Play, Scenario
 from tests.crash.points import Point
 from tests.crash.reconciliation import harm_while_reconciling
 from tests.crash.report import line_of_row
-from tests.crash.rig import ALONE, FUNCTIONS, QUICK_RETRIES, Rig, Shape
+from tests.crash.rig import ALONE, CUT, FUNCTIONS, QUICK_RETRIES, Rig, Shape
 from tests.crash.scenarios import (
     Amendment,
     Announcement,
@@ -105,6 +105,16 @@ OF_FUNCTIONS: Sequence[Section] = (
     Section(scenario=Withdrawal()),
 )
 """They have no pool, no signal that ends them and no start that finds what was left; a cron catches up."""
+OF_AN_OUTAGE: Sequence[Section] = (
+    Section(scenario=Question()),
+    Section(scenario=Refusal()),
+    Section(scenario=Files()),
+    Section(scenario=Stop()),
+    Section(scenario=Announcement(), settings={"ORION_ANNOUNCE_AFTER_S": "0.1"}),
+)
+"""Each takes 20 s."""
+IN_PART: Mapping[str, Sequence[Section]] = {FUNCTIONS.key: OF_FUNCTIONS, CUT.key: OF_AN_OUTAGE}
+"""Shapes with sections of their own, and no load."""
 RECONCILIATION = "reconciliation"
 
 
@@ -132,13 +142,13 @@ async def run_matrix(
                 one = run_section(place, section, shape, tell=tell, each=each, hand_on=hand_on)
                 waiting.append((name, one))
 
-    add(OF_FUNCTIONS if shape == FUNCTIONS else SECTIONS)
-    if shape != FUNCTIONS and (not only or RECONCILIATION in only):
+    add(IN_PART.get(shape.key, SECTIONS))
+    if shape.key not in IN_PART and (not only or RECONCILIATION in only):
         waiting.append((RECONCILIATION, _reconcile(place, shape, tell=tell, each=each)))
     async with open_task_group() as group:
         for _ in range(SHARED_LANES if shape.is_shared else LANES):
             group.create_task(_lane(waiting, shape, tell))
-    if shape != FUNCTIONS:
+    if shape.key not in IN_PART:
         add(BY_THEMSELVES)
     await _lane(waiting, shape, tell)
     names = [*(section.scenario.name for section in (*SECTIONS, *BY_THEMSELVES)), RECONCILIATION]

@@ -2,7 +2,7 @@
 
 A wrapper stands around each adapter that the composition root makes. It writes down each point that is passed, and when the
 point is the one that the harness armed, it ends its own process group with SIGKILL, as the kernel would (nothing is raised,
-nothing is cleaned up), or stops its own process with SIGSTOP.
+nothing is cleaned up), or stops its own process with SIGSTOP, or waits there until its database is away.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ import inspect
 import json
 import os
 import signal
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,9 +24,10 @@ from sandbox_runtime.types import SandboxSpec
 
 PartT = TypeVar("PartT")
 Side = Literal["before", "after"]
-Harm = Literal["kill", "freeze"]
+Harm = Literal["kill", "freeze", "cut"]
 
-MADE_BY = {"create": "sandbox", "spawn": "process"}
+CUT_WITHIN_S = 5.0
+MADE_BY = {"create": "sandbox", "attach": "sandbox", "spawn": "process"}
 """Methods whose result is a part of its own, by that part's name."""
 
 
@@ -50,7 +52,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What the harness asks for: that the first process at a point comes to harm there, or (`hold`) that each waits there until killed from outside."""
+    """What the harness asks for: that the first process at a point comes to harm there (its database, for `cut`), or (`hold`) that each waits there until killed from outside."""
 
     point: Point
     harm: Harm = "kill"
@@ -67,6 +69,7 @@ class Mailbox:
         self._victim = directory / "victim.json"
         self._passed = directory / "passed.jsonl"
         self._runs = directory / "runs"
+        self._cut = directory / "cut"
 
     def know(self, run_id: str, whose: str) -> None:
         """Has all processes know whose a run is: the one that is asked to stop it need not have seen it."""
@@ -93,8 +96,18 @@ class Mailbox:
         self._passed.touch()
 
     def disarm(self) -> None:
-        for path in (self._order, self._victim, self._passed):
+        for path in (self._order, self._victim, self._passed, self._cut):
             path.unlink(missing_ok=True)
+
+    def tell_cut(self) -> None:
+        """The database is away: who waits for that goes on."""
+        self._cut.touch()
+
+    def wait_for_cut(self) -> None:
+        """Holds the whole process, for 5 s at the most."""
+        until_s = time.monotonic() + CUT_WITHIN_S
+        while not self._cut.exists() and time.monotonic() < until_s:
+            time.sleep(0.005)
 
     def order(self) -> Order | None:
         try:
@@ -170,10 +183,17 @@ class Tripwire:
             self._mailbox.tell(run_id, is_one_of_many=True)
             return False
         if self._mailbox.tell(run_id):
-            if order.harm == "kill":
-                os.killpg(0, signal.SIGKILL)
-            os.kill(os.getpid(), signal.SIGSTOP)
+            self._come_to(order.harm)
         return True
+
+    def _come_to(self, harm: Harm) -> None:
+        match harm:
+            case "kill":
+                os.killpg(0, signal.SIGKILL)
+            case "freeze":
+                os.kill(os.getpid(), signal.SIGSTOP)
+            case "cut":
+                self._mailbox.wait_for_cut()
 
 
 class Watched:

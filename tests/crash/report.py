@@ -23,7 +23,8 @@ One process on SQLite is killed with SIGKILL, with its process group, and starte
 balancer, the one that is at the point first is killed, and the other one finishes; or it is stopped with SIGSTOP until the
 other one has given it up for dead and everything has its end, and goes on then: all is looked at after that.
 
-Vercel's functions, as they were built and in their own runtime, have an instance killed, whichever is at the point; a message whose
+In the column of the database, both processes lose it at the point for 20 s, which is longer than a lease; the seconds are counted
+from its return, and no attempt may be counted. Vercel's functions, as they were built and in their own runtime, have an instance killed, whichever is at the point; a message whose
 instance died comes again after 300 s, as there, and slices are of 3 s. A dead one is known as dead 26 s after its last word.
 
 The figures are seconds until every question of the thread has its end: from the beginning of the restart, with the start of the

@@ -5,12 +5,13 @@ import json
 import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
 import httpx
 
+from app.aio import background
 from app.playground.model.server import ModelPace
 from app.playground.slack.types import TEAM_ID, FakeSlackConfig
 from app.runs.testing import Run, RunState, Thread
@@ -38,7 +39,7 @@ from tests.e2e.orion_process import (
     owns_connection,
     process_state,
 )
-from tests.relay import open_balancer
+from tests.relay import CuttingProxy, open_balancer, open_cutting_proxy
 
 REACHED_WITHIN_S = 60.0
 GIVEN_UP_AFTER_S = 90.0
@@ -48,7 +49,10 @@ NOTICED_WITHIN_S = 10.0
 """After a frozen process goes on it sees that it was given up for dead: it renews its lease every 4 s."""
 LATE_S = 1.0
 """Whatever it does all the same, it does at once."""
+AWAY_S = 20.0
+"""Longer than a lease."""
 POLL_S = 0.05
+CUT_POLL_S = 0.005
 QUICK_RETRIES = FakeSlackConfig(rate_limits="off", retry_delays_s=(0.0, *(1.0,) * 60))
 """As often as Slack tries, and oftener: its own second and third retry come after one and five minutes."""
 
@@ -86,6 +90,13 @@ FROZEN = Shape(
     is_shared=True,
     repaired_within_s=60.0,
 )
+CUT = Shape(
+    key="cut",
+    name="the database of two is away for 20 s",
+    harm="cut",
+    is_shared=True,
+    repaired_within_s=60.0,
+)
 FUNCTIONS = Shape(
     key="functions",
     name="killed, as Vercel's functions",
@@ -93,8 +104,27 @@ FUNCTIONS = Shape(
     is_shared=True,
     repaired_within_s=60.0,
 )
-OF_PROCESSES = (ALONE, KILLED, FROZEN)
+OF_PROCESSES = (ALONE, KILLED, FROZEN, CUT)
 SHAPES = (*OF_PROCESSES, FUNCTIONS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outages:
+    """Of the way to the database."""
+
+    proxy: CuttingProxy
+    is_over: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def follow(self, mailbox: Mailbox) -> None:
+        """For ever: whenever a process waits at a point, its database is away for 20 s, and it goes on at their beginning."""
+        while True:
+            if mailbox.victims() and not self.is_over.is_set():
+                self.proxy.cut()
+                mailbox.tell_cut()
+                await asyncio.sleep(AWAY_S)
+                self.proxy.mend()
+                self.is_over.set()
+            await asyncio.sleep(CUT_POLL_S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +137,8 @@ class Rig:
     slack: SlackTripwire
     notes: Sequence[str] = ()
     """What agents have done outside, where there is something."""
+    outages: Outages | None = None
+    """Where the harm is `cut`."""
 
     @property
     def processes(self) -> Sequence[OrionProcess]:
@@ -114,6 +146,8 @@ class Rig:
 
     def arm(self, point: Point, *, hold: bool = False) -> None:
         """Whoever of the processes, or of those started later, is at that point first comes to harm there."""
+        if self.outages is not None:
+            self.outages.is_over.clear()
         if point.step.startswith("slack."):
             self.slack.arm(point, self.harm_caller)
         else:
@@ -121,6 +155,10 @@ class Rig:
 
     def harm_caller(self, port: int) -> bool | None:
         """Harms who has a connection from that port: `SlackTripwire.arm`'s."""
+        if self.outages is not None:
+            self.outages.proxy.cut()
+            self.mailbox.tell(None)
+            return False
         for process in self.processes:
             if process.is_up and owns_connection(process.pid, port):
                 self.harm(process)
@@ -138,9 +176,12 @@ class Rig:
         self.slack.disarm()
 
     async def until_harmed(self) -> OrionProcess | None:
-        """Returns the process that was killed or is frozen; None when none is after 60 s, or all have ended by themselves."""
+        """Returns the process that was killed or is frozen, or, once its database is back, one; None when none is after 60 s, or all have ended by themselves."""
         with suppress(TimeoutError):
             async with asyncio.timeout(REACHED_WITHIN_S):
+                if self.outages is not None:
+                    await self.outages.is_over.wait()
+                    return self.stage.orion
                 while True:
                     for process in self.processes:
                         if process.is_frozen or (process.exit_code or 0) < 0:
@@ -256,6 +297,8 @@ class Rig:
         patches = [f"changes-{run.id}.patch" for run in records if run.result.changes]
         if shared != sorted([*left, *patches]):
             faults.append(f"shared files: {shared}")
+        if self.outages is not None:  # nobody died
+            faults += [f"attempt {run.attempt}" for run in records if run.attempt > 1]
         return faults + _faults_of_order(records) + self._faults_of_starts(records)
 
     def _faults_of_starts(self, records: Sequence[Run]) -> list[str]:
@@ -357,9 +400,15 @@ async def open_rig(
     command = ("tests.crash.server", str(mailbox_path), "--agent", agent)
     if shape.is_shared:
         assert database_url is not None, "a shared shape needs a database"
-        settings = {**(settings or {}), "ORION_DATABASE_URL": database_url}
     pace = ModelPace(word_s=0.01, slow_word_s=0.5)
+    mailbox, outages = Mailbox(mailbox_path), None
     async with AsyncExitStack() as stack:
+        if shape.harm == "cut":
+            proxy = await stack.enter_async_context(open_cutting_proxy(database_url or ""))
+            database_url, outages = proxy.url, Outages(proxy=proxy)
+            await stack.enter_async_context(background(outages.follow(mailbox)))
+        if shape.is_shared:
+            settings = {**(settings or {}), "ORION_DATABASE_URL": database_url or ""}
         if asks:
             url, notes = await stack.enter_async_context(open_notes())
             settings = {**(settings or {}), **write_asking(directory, url)}
@@ -373,9 +422,10 @@ async def open_rig(
             stage=stage,
             others=others,
             agent=agent,
-            mailbox=Mailbox(mailbox_path),
+            mailbox=mailbox,
             slack=slack,
             notes=notes,
+            outages=outages,
         )
 
 

@@ -296,6 +296,33 @@ FAULTS: Final = (
     ),
 )
 
+_OF_CLOUD: Final = "test_faults.py: test_the_cloud"
+_OF_SLACK: Final = "test_faults.py: test_slack"
+_OF_MODEL: Final = "test_faults.py: test_the_model"
+_NOT_SQLITE: Final = "no: SQLite's"
+_AS_BLACK_HOLE: Final = "no: it takes less time than the black hole"
+_NO_CLOCK: Final = "no: functions go by the database's clock, and their own is Vercel's"
+ON_VERCEL: Final = {
+    "Slack: down for good": "no: the time of its end is in the record, as for processes",
+    "Langfuse: down": _AS_BLACK_HOLE,
+    "Langfuse: black hole": "test_faults.py: test_traces_that_nobody_takes",
+    "Langfuse: 401": _AS_BLACK_HOLE,
+    "Langfuse: slow": _AS_BLACK_HOLE,
+    "Database: locked by another process": _NOT_SQLITE,
+    "Database: full disk": _NOT_SQLITE,
+    "Database: read-only disk at the start": _NOT_SQLITE,
+    "Machine: disk full in the sandbox": "no: the disk is the cloud's",
+    "Machine: clock jumps forward": _NO_CLOCK,
+    "Machine: clock jumps back": _NO_CLOCK,
+    "Orion: SIGTERM, and a new version starts": "no: an invocation is ended by nobody, and its messages come to the deployment that has sent them",
+    "PostgreSQL: away for 20 s in the middle of a run": "test_faults.py: test_a_database_that_is_away",
+    "PostgreSQL: gone until no sandbox is left, and brought back": "no: sandboxes end by their own lifetime",
+    "Processes: one is killed": "test_kills.py: test_killed_at_each_tenth_point",
+    "Processes: the clock of one is off by 10 min": _NO_CLOCK,
+    "Processes: a sandbox is led to one that does not have its run": "test_functions.py: test_the_broker_behind_the_function_that_hears",
+}
+"""By row: the test of `tests/vercel` in which functions meet it, or why none does; of a system's other rows see `on_vercel`."""
+
 _HEAD: Final = """\
 # What happens when things break
 
@@ -308,8 +335,11 @@ Waits inside one process (deadlines, time-outs, pauses that Slack asked for) do 
 the process does: the time a question may wait in its queue, the hour of a person's quota, and the time an answer waits for
 Slack to come back. A clock that jumps over such a time ends the wait.
 
-| what breaks | what the thread ends in | record | test |
-|---|---|---|---|
+As functions on Vercel Orion meets them in `tests/vercel`, with the real build, runtime and queue; the last column names the
+test there, or says why there is none. The thread ends in the same.
+
+| what breaks | what the thread ends in | record | test | on Vercel |
+|---|---|---|---|---|
 """
 
 
@@ -319,10 +349,16 @@ def fault(key: str) -> Fault:
     return found
 
 
+def on_vercel(row: Fault) -> str:
+    """In which test functions meet it, `file: function`, or why in none."""
+    of_system = {"Slack": _OF_SLACK, "Model": _OF_MODEL, "Cloud": _OF_CLOUD}
+    return ON_VERCEL.get(row.key) or of_system[row.system]
+
+
 def render() -> str:
     """The document."""
     rows = (
-        f"| {row.key} | {row.thread} | {row.record} | `{row.test.partition('::')[0]}`: {row.test.partition('::')[2]} |\n"
+        f"| {row.key} | {row.thread} | {row.record} | `{row.test.partition('::')[0]}`: {row.test.partition('::')[2]} | {on_vercel(row)} |\n"
         for row in FAULTS
     )
     return _HEAD + "".join(rows)

@@ -71,6 +71,10 @@ async def test_slack(place: Place) -> None:
         await asyncio.sleep(11)
         await deployed.client.switches(outage=False)
         await _ends(deployed, ts, "Slack: down while a run ends")
+        ts = await _ask_slowly(deployed, 9, channel="random")
+        await deployed.client.channel("random", archived=True)
+        record = await deployed.ended(ts, channel="random", timeout_s=ANSWERED_S)
+        fault("Slack: channel archived").assert_holds(record)
         ts = await _ask_slowly(deployed, 9)
         await deployed.client.switches(token_revoked=True)
         record = await deployed.ended(ts, timeout_s=ANSWERED_S)
@@ -140,11 +144,11 @@ async def test_the_cloud(place: Place) -> None:
         await _ends(deployed, ts, "Cloud: sandbox ends under its agent")
 
 
-async def _ask_slowly(deployed: Deployed, seconds: int) -> str:
+async def _ask_slowly(deployed: Deployed, seconds: int, *, channel: str = "general") -> str:
     """Returns once the agent writes."""
-    ts = await deployed.client.say(f"@Orion !slow {seconds}")
+    ts = await deployed.client.say(f"@Orion !slow {seconds}", channel=channel)
     await deployed.client.wait_for_reply(
-        ts, lambda reply: SLOW_WORDS in text_of(reply), timeout_s=60
+        ts, lambda reply: SLOW_WORDS in text_of(reply), channel=channel, timeout_s=60
     )
     return ts
 
