@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.crash.function_rig import build_watched
 from tests.crash.killing import Row
-from tests.crash.load import HEAVY, REAL, LoadPlan, LoadResult, run_load
+from tests.crash.load import HEAVY, REAL, ROLLED, LoadPlan, LoadResult, run_load
 from tests.crash.matrix import IN_PART, run_matrix
 from tests.crash.place import Place
 from tests.crash.report import line_of_load, render
@@ -31,7 +31,7 @@ async def run(
     *,
     only: Sequence[str] = (),
     each: int = 1,
-    plans: Sequence[LoadPlan] = (HEAVY, REAL),
+    plans: Sequence[LoadPlan] = (HEAVY, REAL, ROLLED),
 ) -> tuple[list[Row], list[LoadResult]]:
     rows: list[Row] = []
     loads: list[LoadResult] = []
@@ -41,6 +41,8 @@ async def run(
                 rows += await run_matrix(place, shape, only=only, each=each)
             if shape.key not in IN_PART and (not only or LOAD in only):
                 for plan in plans:
+                    if plan.is_rolled and shape.harm == "freeze":
+                        continue  # as of those that are killed
                     loads.append(await run_load(place, plan, shape))
                     sys.stdout.write(line_of_load(loads[-1]) + "\n")
                     sys.stdout.flush()

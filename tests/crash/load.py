@@ -23,6 +23,8 @@ SETTLED_WITHIN_S = 60.0
 ANSWERED_IN_S = 1.6
 """Of one message, at the most: Slack takes an update, and a read of a thread, each 1.2 s."""
 WATCH_INTERVAL_S = 0.5
+BETWEEN_S = 6.0
+"""Between two restarts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +37,8 @@ class LoadPlan:
     pause_s: float
     """Between two messages, of any threads."""
     kills: int
+    is_rolled: bool = False
+    """Instead, one process after the other is told to end and started again."""
     seed: int = 20_261_121
 
     @property
@@ -44,6 +48,15 @@ class LoadPlan:
 
 HEAVY = LoadPlan(name="instant", agent="instant", threads=50, rounds=7, pause_s=0.25, kills=10)
 REAL = LoadPlan(name="anthropic", agent="anthropic", threads=6, rounds=3, pause_s=2.5, kills=3)
+ROLLED = LoadPlan(
+    name="small, restarted in turn",
+    agent="small",
+    threads=8,
+    rounds=6,
+    pause_s=0.8,
+    kills=0,
+    is_rolled=True,
+)
 SMALL = LoadPlan(name="instant", agent="instant", threads=10, rounds=4, pause_s=0.3, kills=2)
 
 
@@ -76,6 +89,7 @@ class Load:
     deliveries: dict[str, Mapping[str, object]] = field(default_factory=dict)
     accepted_at: dict[str, datetime] = field(default_factory=dict)
     restarted: float = 0.0
+    harms: int = 0
 
 
 async def run_load(
@@ -94,7 +108,7 @@ async def run_load(
             watching = group.create_task(_watch(load))
             async with open_task_group() as people:
                 people.create_task(_talk(load))
-                people.create_task((befall or _harm)(load))
+                people.create_task((befall or (_roll if plan.is_rolled else _harm))(load))
             await _settle(load)
             watching.cancel()
         result = await _judge(load)
@@ -121,6 +135,7 @@ async def _harm(load: Load) -> None:
         await asyncio.sleep(load.chance.uniform(0.0, each_s / 2))
         victim = load.chance.choice(rig.processes)
         rig.harm(victim)
+        load.harms += 1
         assert await rig.until_harmed() is victim
         load.restarted = time.monotonic()
         if victim.is_frozen:
@@ -128,6 +143,15 @@ async def _harm(load: Load) -> None:
             victim.thaw()
         await rig.start_all()
         await asyncio.sleep(max(0.0, due - time.monotonic()))
+
+
+async def _roll(load: Load) -> None:
+    for process in load.rig.processes:
+        await asyncio.sleep(BETWEEN_S)
+        assert await process.terminate() == 0
+        load.harms += 1
+        await process.start()
+    load.restarted = time.monotonic()
 
 
 async def _watch(load: Load) -> None:
@@ -166,7 +190,7 @@ async def _judge(load: Load) -> LoadResult:
         shape=load.rig.shape,
         messages=plan.messages,
         threads=plan.threads,
-        kills=plan.kills,
+        kills=load.harms,
         deliveries=len(load.deliveries),
     )
     ended = []

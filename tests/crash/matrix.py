@@ -40,9 +40,6 @@ from tests.crash.scenarios import (
 from tests.crash.steps import KILLED_IN, NOT_BY_FUNCTIONS, SLACK_CALLS
 from tests.e2e.harness import WITH_POOL
 
-LANES = 2
-SHARED_LANES = 6
-"""Where each harm is mostly waited for until a lease is over."""
 CHUNK = 12
 """Points of a section that are tried one after the other."""
 Tell = Callable[[Row], None]
@@ -146,7 +143,7 @@ async def run_matrix(
     if shape.key not in IN_PART and (not only or RECONCILIATION in only):
         waiting.append((RECONCILIATION, _reconcile(place, shape, tell=tell, each=each)))
     async with open_task_group() as group:
-        for _ in range(SHARED_LANES if shape.is_shared else LANES):
+        for _ in range(shape.lanes):
             group.create_task(_lane(waiting, shape, tell))
     if shape.key not in IN_PART:
         add(BY_THEMSELVES)

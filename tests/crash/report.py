@@ -67,7 +67,8 @@ def render(rows: Sequence[Row], loads: Sequence[LoadResult], *, took_s: float) -
             "",
             "Every event is delivered twice, as mention and as message, and again until it is acknowledged. Order is judged for "
             "neighbours in a thread of which the earlier was acknowledged first. Harm comes every few seconds, to any process, and "
-            "answers as fast as Slack's limits, which Orion keeps to, let them: whoever was met three times is told so (interrupted).",
+            "answers as fast as Slack's limits, which Orion keeps to, let them: whoever was met three times is told so (interrupted). "
+            "Restarted in turn: each process is told to end by SIGTERM and started again, six seconds after the one before, while people talk.",
             "",
             "| agent | shape | messages | threads | harms | deliveries | lost | doubled | out of order | interrupted | last restart to "
             "last answer [s] | |",

@@ -67,6 +67,8 @@ class Shape:
     is_shared: bool
     """Two of them on one PostgreSQL, of which the other one finishes; else one on SQLite, which is started again."""
     repaired_within_s: float
+    lanes: int = 6
+    """Sections beside each other: mostly it is waited until a lease is over."""
 
 
 ALONE = Shape(
@@ -75,6 +77,7 @@ ALONE = Shape(
     harm="kill",
     is_shared=False,
     repaired_within_s=30.0,
+    lanes=2,
 )
 KILLED = Shape(
     key="killed",
@@ -103,6 +106,7 @@ FUNCTIONS = Shape(
     harm="kill",
     is_shared=True,
     repaired_within_s=60.0,
+    lanes=3,  # each new instance takes a second of processor
 )
 OF_PROCESSES = (ALONE, KILLED, FROZEN, CUT)
 SHAPES = (*OF_PROCESSES, FUNCTIONS)

@@ -12,7 +12,7 @@ import pytest
 from app.playground.slack.types import FakeSlackConfig
 from app.store.migrations import newest_version
 from sandbox_runtime.task_group import open_task_group
-from tests.crash.load import Load, LoadPlan, run_load
+from tests.crash.load import BETWEEN_S, ROLLED, Load, run_load
 from tests.crash.place import Place
 from tests.crash.rig import KILLED
 from tests.e2e.conftest import OpenOrion
@@ -35,9 +35,6 @@ STOPPED_WITHIN_S = 20.0
 SLOW_WORDS = "offline model and I write"
 SPARSE_RETRIES = FakeSlackConfig(rate_limits="off", retry_delays_s=(0.0, 8.0, 8.0, 8.0, 8.0))
 PACKAGES = ("app", "agent_scripts", "sandbox_runtime")
-ROLLED = LoadPlan(name="small", agent="small", threads=8, rounds=6, pause_s=0.8, kills=0)
-BETWEEN_S = 6.0
-"""Between two restarts."""
 ADDITIVE = """\
 import sqlalchemy as sa
 from alembic import op
