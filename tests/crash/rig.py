@@ -69,6 +69,8 @@ class Shape:
     repaired_within_s: float
     lanes: int = 6
     """Sections beside each other: mostly it is waited until a lease is over."""
+    stopped_answer_s: int = 12
+    """Of an answer that is to be stopped: longer than it may take until that is heard."""
 
 
 ALONE = Shape(
@@ -99,6 +101,7 @@ CUT = Shape(
     harm="cut",
     is_shared=True,
     repaired_within_s=60.0,
+    stopped_answer_s=45,
 )
 FUNCTIONS = Shape(
     key="functions",
@@ -106,6 +109,7 @@ FUNCTIONS = Shape(
     harm="kill",
     is_shared=True,
     repaired_within_s=60.0,
+    stopped_answer_s=60,
     lanes=3,  # each new instance takes a second of processor
 )
 OF_PROCESSES = (ALONE, KILLED, FROZEN, CUT)

@@ -203,7 +203,7 @@ class _Waiting(Question):
     @override
     async def begin(self, play: Play) -> None:
         play.outcomes = (RunState.STOPPED, RunState.SUCCEEDED)
-        await play.ask_twice(answer_s=12)
+        await play.ask_twice(answer_s=play.rig.shape.stopped_answer_s)
         await play.rig.acknowledged(play.asked[1])
 
 
