@@ -20,6 +20,7 @@ from tests.bench.crowd import measure_crowd
 from tests.bench.docker import measure_docker, why_not
 from tests.bench.egress import measure_egress
 from tests.bench.files import measure_files
+from tests.bench.fleet import measure_fleet
 from tests.bench.functions import measure_functions, why_no_functions
 from tests.bench.live import measure_live
 from tests.bench.parsers import measure_parsers
@@ -60,6 +61,7 @@ _MEASURES: Mapping[str, Callable[[Bench], Awaitable[Sequence[Row]]]] = {
     "streams": measure_streams,
     "catch-up": measure_catch_up,
     "workers": measure_workers,
+    "fleet": measure_fleet,
     "costs": measure_costs,
     "pool": measure_pool,
     "urgent": measure_urgent,

@@ -4,14 +4,12 @@ Handlers sleep, so that what is left is the handing out of runs; and once nothin
 counted from the kill to the beginning elsewhere.
 """
 
-import asyncio
 import os
 import signal
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
 from statistics import median
 
 from app.runs.testing import Run
@@ -32,11 +30,9 @@ SLEEP_S, SLOTS, PEOPLE = 2.0, 8, 12
 WORKERS = 3
 LEAST_SPEED_UP, LARGEST_SHARE = 2.6, 1.25
 TAKEN_OVER_WITHIN_S, GIVEN_BACK_WITHIN_S = 20.0, 2.0
-IDLE_S = 10.0
 REAL_SLOTS, REAL_SPEED_UP, MODEL_S = 2, 2.3, 8
 REAL_ANSWER_TIMEOUT_S = 200.0
 """Of the last one of a batch, which has to wait for all the others."""
-CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 async def measure_workers(bench: Bench) -> Sequence[Row]:
@@ -45,7 +41,6 @@ async def measure_workers(bench: Bench) -> Sequence[Row]:
     with run_postgres() as server:
         alone_s, _ = await _batch(bench, create_database(server, "one"), workers=1)
         together_s, shares = await _batch(bench, create_database(server, "three"), workers=WORKERS)
-        idle = await _idle(bench, create_database(server, "idle"))
         taken_s: list[float] = []
         given_s: list[float] = []
         for number in range(scale.worker_ends):
@@ -74,7 +69,6 @@ async def measure_workers(bench: Bench) -> Sequence[Row]:
             sign=">=",
             target=REAL_SPEED_UP,
         ),
-        Row(figure="a worker's dispatcher that has nothing to do", unit="%", orion=idle, target=3),
         Row(
             figure="kill -9 of a worker: its runs begin elsewhere after, p95",
             unit="s",
@@ -160,16 +154,6 @@ async def _answered(person: FakeSlackClient, count: int) -> float:
     return max(task.result() for task in asked) - started
 
 
-async def _idle(bench: Bench, url: str) -> float:
-    """Percent of a core."""
-    async with _crowd(bench, url) as crowd, accepting(url):
-        pid = await crowd.start()
-        await asyncio.sleep(1)
-        before = _cpu_s(pid)
-        await asyncio.sleep(IDLE_S)
-        return 100 * (_cpu_s(pid) - before) / IDLE_S
-
-
 async def _end(bench: Bench, url: str, number: signal.Signals) -> Sequence[float]:
     """Ends one of three in the middle of its runs; returns after how long each is begun by another."""
     async with _crowd(bench, url) as crowd, accepting(url) as store:
@@ -186,11 +170,6 @@ async def _end(bench: Bench, url: str, number: signal.Signals) -> Sequence[float
 
 def _runs(count: int) -> Sequence[Run]:
     return [new_run(number, user=f"U{number % PEOPLE}") for number in range(count)]
-
-
-def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
 
 
 @asynccontextmanager

@@ -234,6 +234,8 @@ async def find_points(rig: Rig, section: Section) -> Sequence[Point]:
     """
     scenario = section.scenario
     points = await dry_run(rig, scenario)
+    if not isinstance(scenario, CatchUp):  # what goes on behind it after a start
+        points = [p for p in points if SLACK_CALLS.get(p.step.removeprefix("slack.")) != "catch_up"]
     if rig.shape.harm == "freeze":
         # A call that has left a frozen process arrives: its caller is as good as frozen after it.
         points = [p for p in points if (p.step.partition(".")[0], p.side) != ("slack", "before")]
