@@ -6,7 +6,7 @@ TESTS ?= tests
 # Inherited, it would leave each process to compile all of Orion and of the tests anew: up to a second and five.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup playground test test-all test-agents crash-test leak-test lint bench scale house picture faults agents clouds gallery surfaces settings stops lock record-transcripts clean
+.PHONY: setup playground test test-all test-slices test-agents crash-test leak-test lint bench scale house picture faults agents clouds gallery surfaces settings stops lock record-transcripts clean
 
 setup: $(VENV)/.ready
 
@@ -28,6 +28,10 @@ test: setup
 # That and what takes long: every command line in every way, every fact on every provider, a twelfth of the crash matrix, a small leak test.
 test-all: setup
 	@TEST_ALL=true TESTS="$(TESTS)" sh tests/run.sh
+
+# Ten minutes: what the whole service proves on each change, with runs that are worked on for two seconds at a time.
+test-slices: setup
+	@TEST_SLICE_S=2 TESTS=tests/e2e sh tests/run.sh
 
 # Every agent's command line, really installed and run; from npm and PyPI. In a directory of a short name: sockets lie deep below it.
 test-agents: setup

@@ -281,7 +281,7 @@ class Workspaces:
                 sandbox, is_new = await self._create(attempt, spec, slug, find_prepared)
         except BaseException:
             if session_id not in self._idle:
-                self._on_gone(session_id)  # no sandbox came of it
+                await shielded(self._tell_no_sandbox(attempt))
             raise
         finally:
             self._opening.discard(session_id)
@@ -374,7 +374,7 @@ class Workspaces:
             if waiting is None or self._pool is None:
                 await self._destroy(attempt, sandbox, first_error=exc)
             else:
-                self._on_gone(session_id_for(attempt.run.thread))
+                await shielded(self._tell_no_sandbox(attempt))
                 self._pool.discard(waiting)
             raise
         except BaseException as exc:
@@ -412,16 +412,19 @@ class Workspaces:
             )
             self._idle.add(session.id, idle)
 
-    async def _is_ours(self, attempt: Attempt) -> bool:
-        """Whether nobody else may be at work in the attempt's sandbox."""
-        if Capability.ATTACH not in self._provider.capabilities:
-            return True
+    async def _may_act(self, attempt: Attempt) -> bool:
+        """Whether nobody else may be at work on the attempt's run by now."""
         try:
             async with asyncio.timeout(GATE_TIMEOUT_S):
                 await attempt.may_act()
         except (LeaseLostError, TimeoutError):
             return False
         return True
+
+    async def _tell_no_sandbox(self, attempt: Attempt) -> None:
+        """Not for a run that another process may have made one for, which is reached in the same place."""
+        if await self._may_act(attempt):
+            self._on_gone(session_id_for(attempt.run.thread))
 
     def _leave(self, sandbox: Sandbox, *, between_slices_of: SessionId | None = None) -> None:
         """Owns it no more, for whoever attaches to it next; where nobody else could, it stays this process's."""
@@ -533,11 +536,13 @@ class Workspaces:
     async def _destroy_or_leave(
         self, attempt: Attempt, sandbox: Sandbox, first_error: BaseException | None
     ) -> None:
-        if first_error is not None and not await self._is_ours(attempt):
+        may_act = first_error is None or await self._may_act(attempt)
+        if not may_act and Capability.ATTACH in self._provider.capabilities:
             self._provider.release(sandbox.id)
             return
         started_s = time.monotonic()
-        self._on_gone(session_id_for(attempt.run.thread))
+        if may_act:
+            self._on_gone(session_id_for(attempt.run.thread))
         with attempt.trace.step("sandbox-stop") as step:
             step.set(sandbox_id=sandbox.id)
             await destroy_sandbox(sandbox, first_error=first_error)

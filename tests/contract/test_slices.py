@@ -177,7 +177,7 @@ async def test_a_message_that_comes_a_day_late_for_what_has_ended(postgres_url: 
     async with invoked(postgres_url, queue) as (_, handlers):
         await handlers.submit(request)
     async with invoked(postgres_url, queue) as (dispatcher, handlers):
-        await dispatcher.work(request.run_id, number=1, slice_s=SLICE_S)
+        await dispatcher.work(request.run_id, number=1)
         assert handlers.ended == [request.run_id]
     await _a_day_passes(postgres_url)
     queue.sent.clear()
@@ -185,7 +185,7 @@ async def test_a_message_that_comes_a_day_late_for_what_has_ended(postgres_url: 
         before = await store.get(request.run_id)
         for number in (0, 1, 2):
             async with invoked(postgres_url, queue) as (dispatcher, handlers):
-                await dispatcher.work(request.run_id, number=number, slice_s=SLICE_S)
+                await dispatcher.work(request.run_id, number=number)
                 assert (handlers.placed, handlers.started) == ([], [])
         assert await store.get(request.run_id) == before
     assert queue.sent == []
@@ -211,7 +211,7 @@ async def test_a_message_that_comes_a_day_late_for_what_still_waits(
         await _a_day_passes(postgres_url)
         for number, begun in ((1, [late.run_id]), (1, []), (2, [])):
             async with invoked(postgres_url, queue) as (dispatcher, handlers):
-                await dispatcher.work(late.run_id, number=number, slice_s=SLICE_S)
+                await dispatcher.work(late.run_id, number=number)
                 assert handlers.started == begun
         assert await _state(postgres_url, late.run_id) is RunState.SUCCEEDED
 

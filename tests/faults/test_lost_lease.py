@@ -44,7 +44,7 @@ class Gate:
 
 @pytest.mark.parametrize("has_attach", [True, False])
 async def test_what_another_process_has_is_left_alone(tmp_path: Path, *, has_attach: bool) -> None:
-    """Its agent ends after the lease was lost: nothing is saved or told; the sandbox is destroyed where nobody else could be in it."""
+    """Its agent ends after the lease was lost: nothing is saved or told; the sandbox is destroyed where nobody else could be in it, and not the way to the one that another process may have made."""
     gate, provider = Gate(), Watched(has_attach=has_attach)
     socket = str(tmp_path / "broker.sock")
     async with open_core(POLICY, socket=socket, sandboxes=provider, may_act=gate) as core:
@@ -64,6 +64,7 @@ async def test_what_another_process_has_is_left_alone(tmp_path: Path, *, has_att
         assert session.snapshot_slug == ""
         assert provider.alive == int(has_attach)
         assert len(provider.released) == int(has_attach)
+        assert core.broker.closed == []
 
 
 def _told(finished: Sequence[tuple[str, Outcome]]) -> list[str]:
@@ -110,3 +111,4 @@ async def test_no_agent_starts_for_a_run_that_is_anothers(tmp_path: Path) -> Non
         assert run.state is RunState.RUNNING
         assert not any(progress.steps for progress in core.replies.shown)
         assert provider.alive == 0
+        assert core.broker.closed == []

@@ -23,13 +23,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Self
+from typing import IO, Self
 
 from sandbox_runtime.command import BoundedBuffer
 from sandbox_runtime.lifecycle import Owner
 from sandbox_runtime.providers.local.isolation import Place
 from sandbox_runtime.providers.local.processes import HostCommand, start_process
 from sandbox_runtime.types import ExecExited, ExecOutput
+
+LOCKED_S, LOCK_POLL_S = 15.0, 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +94,14 @@ _UNFINISHED = "."
 class LocalStore:
     """All reading and writing of the state directory but the contents of sandboxes."""
 
-    def __init__(self, root: Path, *, base: str) -> None:
-        """`base` says what environments depend on besides their name: the host's Python and the kind of isolation."""
+    def __init__(self, root: Path, *, base: str, locked_s: float = LOCKED_S) -> None:
+        """`base` says what environments depend on besides their name: the host's Python and the kind of isolation.
+
+        `locked_s`: who keeps others out for so long is frozen, and is not waited for any longer.
+        """
         self._root = root
         self._base = base
+        self._locked_s = locked_s
 
     @property
     def system(self) -> Path:
@@ -282,9 +288,37 @@ class LocalStore:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        with (self._root / "lock").open("a", encoding="utf-8") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+        """Keeps other processes out of what takes milliseconds."""
+        path = self._root / "lock"
+        while True:
+            with path.open("a", encoding="utf-8") as file:
+                if _lock_within(file, self._locked_s):
+                    if _is_at(file, path):
+                        yield
+                        return
+                elif _is_at(file, path):
+                    path.unlink(missing_ok=True)
+
+
+def _lock_within(file: IO[str], seconds: float) -> bool:
+    until_s = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= until_s:
+                return False
+            time.sleep(LOCK_POLL_S)
+        else:
+            return True
+
+
+def _is_at(file: IO[str], path: Path) -> bool:
+    """Whether the path still leads to the file: a lock is the file's, not the path's. Source: flock(2)."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _allocated_bytes(directory: Path) -> int:

@@ -1,5 +1,6 @@
 """The local state directory: whole or absent, swept when the owner is dead."""
 
+import fcntl
 import os
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -133,3 +134,26 @@ def test_replaced_snapshot_is_kept_a_while(store: LocalStore) -> None:
     store.sweep()
     assert store.find("old") is None
     assert store.find("new") is not None
+
+
+def test_who_is_frozen_keeps_nobody_out(tmp_path: Path) -> None:
+    """Whoever came after it goes on, with a lock that the frozen one does not have; the next one waits for that."""
+    store = LocalStore(tmp_path / "state", base="", locked_s=0.2)
+    store.prepare({})
+    path = tmp_path / "state" / "lock"
+    with path.open("a") as frozen:
+        fcntl.flock(frozen, fcntl.LOCK_EX)
+        assert store.claim(_sandbox("a"), uids=None) is not None
+        assert path.stat().st_ino != os.fstat(frozen.fileno()).st_ino
+        assert store.claim(_sandbox("b"), uids=None) is not None
+    assert {record.id for record in store.sandboxes()} == {"a", "b"}
+
+
+def test_the_lock_stays_where_nobody_is_frozen(tmp_path: Path) -> None:
+    """One after the other has the same one."""
+    store = LocalStore(tmp_path / "state", base="")
+    store.prepare({})
+    store.claim(_sandbox("a"), uids=None)
+    before = (tmp_path / "state" / "lock").stat().st_ino
+    store.claim(_sandbox("b"), uids=None)
+    assert (tmp_path / "state" / "lock").stat().st_ino == before
