@@ -208,7 +208,7 @@ from app.runs.request import (
     run_id_for,
 )
 from app.runs.runners import OpenRuntime, ProviderRuntime, Runners, WhyNot, always_usable
-from app.runs.sandboxes import OpenProvider, SessionLocks, agent_paths
+from app.runs.sandboxes import RUN_LABEL, OpenProvider, SessionLocks, agent_paths
 from app.runs.selection import (
     Catalog,
     CatalogAgent,

@@ -13,6 +13,7 @@ from agent_scripts.supervision import events_path
 from app.errors import ErrorCode
 from app.runs.testing import (
     MAX_ATTEMPTS,
+    RUN_LABEL,
     CatalogAgent,
     Done,
     Outcome,
@@ -285,6 +286,24 @@ async def test_what_may_have_changed_something_outside_is_not_repeated(
             assert core.provider.created == 0
         else:
             assert ended_run.result.answer == "the answer"
+
+
+@pytest.mark.parametrize("attempt", [1, MAX_ATTEMPTS])
+async def test_a_sandbox_that_nobody_has_put_on_record_ends(attempt: int, tmp_path: Path) -> None:
+    """Its process died between the two: the run's next attempt ends it, or its end; what is another run's stays."""
+    async with core_of(tmp_path) as core:
+        request = request_of(ANSWER)
+        run = Run(id=request.run_id, request=request, created_at=request.received_at)
+        await core.store.add(run)
+        await core.store.update(run.id, state=RunState.RUNNING, attempt=attempt, reply_ts="9.1")
+        left = await core.provider.create(SandboxSpec(labels={RUN_LABEL: run.id}))
+        another = await core.provider.create(SandboxSpec(labels={RUN_LABEL: "run_other"}))
+        await core.service.advance(run.id)
+        ended_run = await core.store.get(run.id)
+        assert ended_run is not None
+        assert ended_run.outcome is not None
+        assert await core.provider.find(left.id) is None
+        assert await core.provider.find(another.id) is not None
 
 
 async def test_what_dies_while_it_reads_the_thread_has_not_tried(tmp_path: Path) -> None:
