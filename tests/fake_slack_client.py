@@ -223,6 +223,11 @@ def _answer(response: httpx.Response) -> JsonObject:
 async def open_client(base_url: str) -> AsyncIterator[FakeSlackClient]:
     """A client for the fake Slack at `base_url`; never goes through a proxy."""
     async with httpx.AsyncClient(
-        verify=NO_TLS, base_url=base_url, trust_env=False, timeout=REQUEST_TIMEOUT_S
+        verify=NO_TLS,
+        base_url=base_url,
+        trust_env=False,
+        timeout=REQUEST_TIMEOUT_S,
+        # Before the server closes it, which it may do while a request is on its way.
+        limits=httpx.Limits(keepalive_expiry=1.0),
     ) as http:
         yield FakeSlackClient(http)

@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+import httpx
+
 from sandbox_runtime.task_group import open_task_group
 from tests.crash.approval_scenario import Approval
 from tests.crash.killing import Row, dry_run, harm_at, harmed, missing_steps
@@ -162,7 +164,7 @@ async def _lane(waiting: list[tuple[str, Awaitable[None]]], shape: Shape, tell: 
         name, section = waiting.pop(0)
         try:
             await section
-        except (AssertionError, TimeoutError) as exc:
+        except (AssertionError, TimeoutError, httpx.HTTPError) as exc:
             reason = " ".join(f"{type(exc).__name__}: {exc}".split())[:400]
             tell(
                 Row(
