@@ -109,7 +109,7 @@ FUNCTIONS = Shape(
     harm="kill",
     is_shared=True,
     repaired_within_s=60.0,
-    stopped_answer_s=60,
+    stopped_answer_s=40,
     lanes=3,  # each new instance takes a second of processor
 )
 OF_PROCESSES = (ALONE, KILLED, FROZEN, CUT)
