@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from tenacity import AsyncRetrying, retry_if_not_exception_type, stop_after_delay, wait_fixed
+from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from app.errors import LeaseLostError
 from sandbox_runtime.task_group import TaskGroup, open_task_group, together
@@ -40,10 +40,10 @@ async def always_open() -> None:
 async def retry_store(work: Callable[[], Awaitable[T]]) -> T:
     """Returns the result of a store's call that is safe to repeat, tried again for `RETRY_S`; then raises its last error.
 
-    KeyError and LeaseLostError are no outage: they are raised at once.
+    KeyError and LeaseLostError are no outage: they are raised at once, as is a cancellation.
     """
     async for attempt in AsyncRetrying(
-        retry=retry_if_not_exception_type((KeyError, LeaseLostError)),
+        retry=retry_if_exception(_may_be_outage),
         stop=stop_after_delay(RETRY_S),
         wait=wait_fixed(PAUSE_S),
         reraise=True,
@@ -51,6 +51,10 @@ async def retry_store(work: Callable[[], Awaitable[T]]) -> T:
         with attempt:
             return await work()
     raise AssertionError("tenacity ends with a result or an error")
+
+
+def _may_be_outage(error: BaseException) -> bool:
+    return isinstance(error, Exception) and not isinstance(error, KeyError | LeaseLostError)
 
 
 @asynccontextmanager

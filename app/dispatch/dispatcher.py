@@ -244,7 +244,7 @@ class RunDispatcher:
     async def start(self, handlers: RunHandlers) -> None:
         self._is_open, self._handlers = True, handlers
         group = self._group = await self._stack.enter_async_context(open_task_group())
-        self._open_placements = partial(Placements, handlers, group=group)
+        self._open_placements = partial(Placements, handlers, group=group, bind=self._lease.bind)
         self._placements = self._open_placements()
         self._lease.attend(self)
         await self.take_over()

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -42,10 +42,13 @@ class Placements:
     One that fails is tried again, as after a crash: whoever places it counts that, and gives it up some time.
     """
 
-    def __init__(self, handlers: RunHandlers, *, group: TaskGroup) -> None:
-        """`group`: in which they go on; it outlives them by `close`."""
+    def __init__(
+        self, handlers: RunHandlers, *, group: TaskGroup, bind: Callable[[], None] = lambda: None
+    ) -> None:
+        """`group`: in which they go on; it outlives them by `close`. `bind`: see `ProcessLease.bind`."""
         self._handlers = handlers
         self._group = group
+        self._bind = bind
         self._new = _Line(at_once=PLACED_AT_ONCE)
         self._again = _Line(at_once=PLACED_AGAIN_AT_ONCE)
         self._candidates = _Line(at_once=CANDIDATES_AT_ONCE)
@@ -105,6 +108,7 @@ class Placements:
             task.add_done_callback(self._tasks.discard)
 
     async def _place(self, run: Run, line: _Line, *, resumed: bool) -> None:
+        self._bind()
         is_placed = await self._is_placed(run, resumed=resumed)
         if line.at_once == PLACED_MEANWHILE:
             await asyncio.sleep(PAUSE_MEANWHILE_S)

@@ -374,7 +374,9 @@ class Workspaces:
             if waiting is None or self._pool is None:
                 await self._destroy(attempt, sandbox, first_error=exc)
             else:
-                self._pool.discard(waiting)  # before anything is waited for: who waits may be told to end
+                self._pool.discard(
+                    waiting
+                )  # before anything is waited for: who waits may be told to end
                 await shielded(self._tell_no_sandbox(attempt))
             raise
         except BaseException as exc:

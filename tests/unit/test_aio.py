@@ -1,10 +1,10 @@
-"""Work in the background: it ends with its block, and what it cleans up then is not broken off."""
+"""Work in the background, which ends with its block and cleans up to its end; calls of a store, which are repeated."""
 
 import asyncio
 
 import pytest
 
-from app.aio import background
+from app.aio import background, retry_store
 
 
 @pytest.mark.parametrize("ends_sooner", [False, True])
@@ -38,3 +38,19 @@ async def test_a_crash_ends_the_block() -> None:
         async with asyncio.timeout(10), background(crash()):
             await asyncio.Event().wait()
     assert raised.group_contains(LookupError)
+
+
+async def test_who_is_told_to_end_repeats_nothing() -> None:
+    """The call fails by that; it was taken for an outage, and whoever made it went on."""
+    calls = 0
+
+    async def work() -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            await asyncio.Event().wait()
+
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await retry_store(work)
+    assert calls == 1
