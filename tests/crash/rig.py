@@ -87,6 +87,7 @@ KILLED = Shape(
     harm="kill",
     is_shared=True,
     repaired_within_s=60.0,
+    stopped_answer_s=30,
 )
 FROZEN = Shape(
     key="frozen",
@@ -94,6 +95,7 @@ FROZEN = Shape(
     harm="freeze",
     is_shared=True,
     repaired_within_s=60.0,
+    stopped_answer_s=30,
 )
 CUT = Shape(
     key="cut",
