@@ -3,6 +3,7 @@
 import asyncio
 import json
 import secrets
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,9 +16,10 @@ from app.playground.stack import orion_environment
 from app.runs.testing import run_id_for
 from tests.docker_image import ensure_image
 from tests.e2e.compose import Composed, open_compose, own_address, written
-from tests.e2e.container import build_image
+from tests.e2e.container import BASE, build_image
 from tests.e2e.docker_world import docker, lend_environment, prepared_image
 from tests.e2e.harness import World, has_stop_button, open_world, run_of, text_of
+from tests.forking import REPOSITORY
 from tests.plain_http import NO_TLS
 from tests.ports import free_port
 
@@ -66,6 +68,33 @@ async def test_the_whole_of_it(tmp_path: Path) -> None:
         await _takes_over(composed, world)
         await _restores(composed, world)
         await _ends(composed)
+
+
+async def test_it_is_read_and_built(tmp_path: Path) -> None:
+    """Compose itself takes the file, Langfuse's profile included, and says what is missing; `build` makes the image, of the base and by the name that `.env` has."""
+    shutil.copy(REPOSITORY / "compose.yaml", tmp_path)
+    composed = Composed(directory=tmp_path, project=f"orion-test-{secrets.token_hex(4)}")
+    (tmp_path / ".env").touch()
+    with pytest.raises(AssertionError, match="letters and digits"):
+        await composed.sh("docker compose config")
+    name = f"{composed.project}:built"
+    base = await asyncio.to_thread(ensure_image, BASE, wanted=())
+    values = {"POSTGRES_PASSWORD": "4711", "SERVICE_IMAGE": name, "BASE_IMAGE": base}
+    (tmp_path / ".env").write_text("".join(f"{key}={value}\n" for key, value in values.items()))
+    assert "langfuse/langfuse-worker" in await composed.sh(
+        "docker compose --profile langfuse config"
+    )
+    # The sources are elsewhere, and so is the network that packages come by.
+    build = {"build": {"context": str(REPOSITORY), "network": "host"}}
+    override = {"services": dict.fromkeys(("serve", "worker"), build)}
+    (tmp_path / "compose.override.yaml").write_text(json.dumps(override))
+    (_, (build_it, *_)) = written("With compose")[-2:]
+    assert build_it == "docker compose build"
+    try:
+        await composed.sh(build_it)
+        assert "worker" in await composed.sh(f"docker run --rm {name} --help")
+    finally:
+        await composed.sh(f"docker image rm --force {name}")
 
 
 @asynccontextmanager
