@@ -29,9 +29,9 @@ test: setup
 test-all: setup
 	@TEST_ALL=true TESTS="$(TESTS)" sh tests/run.sh
 
-# Ten minutes: what the whole service proves on each change, with runs that are worked on for two seconds at a time.
+# The end-to-end tests with each run in slices of 2 s, as functions work: for changes at what a slice begins and ends with.
 test-slices: setup
-	@TEST_SLICE_S=2 TESTS=tests/e2e sh tests/run.sh
+	@TEST_SLICE_S=2 TESTS="$(if $(filter tests,$(TESTS)),tests/e2e,$(TESTS))" sh tests/run.sh
 
 # Every agent's command line, really installed and run; from npm and PyPI. In a directory of a short name: sockets lie deep below it.
 test-agents: setup
