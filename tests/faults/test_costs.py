@@ -23,7 +23,6 @@ from app.tracing.null import NullRunTrace
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from tests.building import T0, make_run
 from tests.faults.building import POLICY, Core, JournalReplies, core_of, ended, request_of
-from tests.waiting import until
 
 CALL = ModelCall(
     model="priced-1",
@@ -89,12 +88,11 @@ async def test_an_agent_that_is_ended_has_not_told_all(tmp_path: Path) -> None:
 async def test_a_run_that_nobody_ends_has_cost_what_its_calls_did(tmp_path: Path) -> None:
     """In its record and under its answer, although its agent's process went with another Orion."""
     async with core_of(tmp_path) as core:
-        core.broker.model_calls = [CALL]
-        request = request_of([SAID, {"sleep": 60}])
-        await core.intake.accept(request)
-        await until(lambda: bool(core.broker.grants))
-        run = await core.store.get(request.run_id)
-        assert run is not None
+        request = request_of([SAID])
+        run = Run(id=request.run_id, request=request, created_at=request.received_at)
+        await core.store.add(run)
+        (await core.ports.ledger.begin_spending(replace(run, attempt=1))).count(CALL)
+        await core.store.update(run.id, state=RunState.RUNNING, attempt=1, reply_ts="9.1")
         await core.service.end(run.id, ErrorCode.INTERRUPTED)
         run = await ended(core, request.run_id)
         assert (run.result.cost_usd, run.result.usage) == (0.4, replace(CALL.usage, model_calls=1))
