@@ -165,7 +165,7 @@ async def _sleepers(namespace: str) -> list[str]:
     """Processes of the stopped command, in whatever container is left."""
     found = []
     for container in await _containers(namespace):
-        top = await _engine("top", container, "-eo", "args")
+        top = await _engine("top", container, "-eo", "pid,args")
         found += [word for word in top if word == "300"]
     return found
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from app.playground.slack.types import BOT_USER_ID
+from app.runs.testing import Resumption, RunState
 from app.slack.api import CALL_TIMEOUT_S
 from tests.e2e.fault_table import fault
 from tests.e2e.harness import text_of
@@ -162,3 +163,14 @@ async def _ends(deployed: Deployed, ts: str, row: str) -> None:
     await deployed.answer(ts, timeout_s=ANSWERED_S)
     fault(row).assert_holds(await deployed.record(ts))
     assert len(await deployed.bot_messages(ts)) == 1, row
+
+
+async def _ends_or_begins_again(deployed: Deployed, ts: str, row: str) -> None:
+    """Between two slices nobody sees it: the next one begins the turn again, in another sandbox."""
+    await deployed.answer(ts, timeout_s=ANSWERED_S)
+    record = await deployed.record(ts)
+    if record.result.resumed is Resumption.REPEATED:
+        assert (record.state, record.delivery) == (RunState.SUCCEEDED, "sent")
+    else:
+        fault(row).assert_holds(record)
+    assert len(await deployed.bot_messages(ts)) == 1
