@@ -77,7 +77,6 @@ _log = get_logger(__name__)
 class Service:
     web: WebParts
     intake: Intake
-    dispatcher: Dispatcher
     slices: SliceDispatcher | None
     """The dispatcher of a role that is brief."""
     store: SqlRunStore
@@ -200,7 +199,6 @@ async def open_service(
         yield Service(
             web=web,
             intake=core.intake,
-            dispatcher=adapters.dispatcher,
             slices=outside.slices,
             store=adapters.store,
             health=health,
@@ -367,7 +365,7 @@ async def work_for_message(
     *,
     overrides: Overrides | None = None,
 ) -> None:
-    """Does a slice of what a message of the queue wakes for, and has the next one sent; `chunks` are its body.
+    """Does a slice of what a message of the queue wakes for, and has the next two sent; `chunks` are its body.
 
     Returns also when it is none of ours: to be sent again would change nothing.
 

@@ -43,7 +43,7 @@ class Placements:
     """
 
     def __init__(
-        self, handlers: RunHandlers, *, group: TaskGroup, bind: Callable[[], None] = lambda: None
+        self, handlers: RunHandlers, *, group: TaskGroup, bind: Callable[[], None]
     ) -> None:
         """`group`: in which they go on; it outlives them by `close`. `bind`: see `ProcessLease.bind`."""
         self._handlers = handlers

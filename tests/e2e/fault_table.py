@@ -336,7 +336,8 @@ the process does: the time a question may wait in its queue, the hour of a perso
 Slack to come back. A clock that jumps over such a time ends the wait.
 
 As functions on Vercel Orion meets them in `tests/vercel`, with the real build, runtime and queue; the last column names the
-test there, or says why there is none. The thread ends in the same.
+test there, or says why there is none. The thread ends in the same; only where a sandbox ends between two slices, nobody sees it,
+and its turn begins again in another one.
 
 | what breaks | what the thread ends in | record | test | on Vercel |
 |---|---|---|---|---|

@@ -2,6 +2,9 @@
 
 import asyncio
 import time
+from contextvars import ContextVar
+
+from typing_extensions import override
 
 from app.dispatch.placements import PAUSE_MEANWHILE_S, PLACED_AT_ONCE, Placements
 from app.runs.testing import AgainIn, Run, RunId
@@ -40,7 +43,7 @@ async def test_placings_give_way_to_acceptances() -> None:
     """Meanwhile one is placed at a time, so that none waits for ever; then as many as ever, in their order."""
     handlers = Handlers()
     async with open_task_group() as group:
-        placements = Placements(handlers, group=group)
+        placements = Placements(handlers, group=group, bind=lambda: None)
         placements.give_way(is_accepting=True)
         for run in RUNS:
             placements.add(run)
@@ -61,7 +64,7 @@ async def test_a_flood_leaves_pauses_between_placings() -> None:
     handlers = Handlers()
     handlers.may_end.set()
     async with open_task_group() as group:
-        placements = Placements(handlers, group=group)
+        placements = Placements(handlers, group=group, bind=lambda: None)
         placements.give_way(is_accepting=True)
         for run in RUNS[:3]:
             placements.add(run)
@@ -69,3 +72,27 @@ async def test_a_flood_leaves_pauses_between_placings() -> None:
         first_s, _, third_s = handlers.begun_s
         assert third_s - first_s > 1.9 * PAUSE_MEANWHILE_S
         await placements.close(grace_s=1)
+
+
+async def test_each_is_bound_where_it_is_placed() -> None:
+    """So that one that goes on after its process has lost its lease may do nothing more."""
+    bound: ContextVar[bool] = ContextVar("bound", default=False)
+    seen: list[bool] = []
+
+    def bind() -> None:
+        bound.set(True)
+
+    class Bound(Handlers):
+        @override
+        async def place(self, run: Run, *, resumed: bool) -> None:
+            del run, resumed
+            seen.append(bound.get())
+
+    async with open_task_group() as group:
+        placements = Placements(Bound(), group=group, bind=bind)
+        for run in RUNS[:2]:
+            placements.add(run)
+        await until(lambda: len(seen) == 2)
+        await placements.close(grace_s=1)
+    assert seen == [True, True]
+    assert not bound.get()
