@@ -5,7 +5,7 @@
     *.example.com            every name below it, at any depth, and not itself
     deb.example.com:80       plain HTTP, and nothing but GET and HEAD
     @pip                     what pip on Orion's machine installs from
-    packages                 all such sets together
+    packages                 @apt, @npm, @pip and @uv together
     private:mirror.example   may lead to an address that is not public; sets, too
 
 Addresses are no entries: a name is what the list, the look-up, the TLS handshake and the log have in common.
@@ -110,8 +110,10 @@ class HostSet:
         return f"{_PRIVATE if self.is_private else ''}@{self.name}"
 
 
-SETS: Final = ("apt", "npm", "pip", "uv")
-ALL_SETS: Final = "packages"
+SETS: Final = ("apt", "cargo", "go", "npm", "pip", "pnpm", "uv", "yarn")
+PACKAGES: Final = "packages"
+"""Stands for `PACKAGE_SETS`, whose tools are on most machines."""
+PACKAGE_SETS: Final = ("apt", "npm", "pip", "uv")
 Item = HostEntry | HostSet
 
 
@@ -132,8 +134,8 @@ def read_items(words: Iterable[str]) -> tuple[Item, ...]:
 
 def _read_item(word: str) -> Iterator[Item]:
     is_private, written = word.startswith(_PRIVATE), word.removeprefix(_PRIVATE)
-    if written == ALL_SETS:
-        yield from (HostSet(name=name, is_private=is_private) for name in SETS)
+    if written == PACKAGES:
+        yield from (HostSet(name=name, is_private=is_private) for name in PACKAGE_SETS)
     elif written.startswith("@"):
         if written[1:] not in SETS:
             raise HostError(f"is no set; there are {', '.join('@' + name for name in SETS)}")

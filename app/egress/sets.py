@@ -13,6 +13,8 @@ from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+import httpx
+
 from app.aio import open_task_group
 from app.egress.hosts import HostEntry, HostError, HostSet, canonical_name
 from app.log import get_logger
@@ -25,6 +27,17 @@ _PIP_DEFAULT: Final = "from pip._internal.models.index import PyPI; print(PyPI.s
 """Pip prints no default. Source: pip 23.2 and 26.0."""
 _KNOWN: Final = {"pip": "pip", "npm": "semver"}
 """A small package that each index has: where its file is, the files are."""
+_INDEX_OF_CARGO: Final = """
+directory=$(mktemp -d)
+trap 'rm -rf "$directory"' EXIT
+cargo new --quiet --lib --vcs none --name asked "$directory/asked"
+cd "$directory/asked"
+CARGO_LOG=network=debug cargo add cfg-if 2>&1 || true
+"""
+"""Cargo tells its index only while it asks it, also where that fails. Source: cargo 1.95."""
+_CARGO_ASKS = re.compile(r"fetch (\S+/config\.json)")
+_CHECKSUMS_OF_GO = re.compile(r"\S+ (?P<url>https://\S+)|(?P<name>[^\s+]+)(?:\+\S+)?")
+"""A database, by its name alone, with its key, or with another URL. Source: go.dev, Go Modules Reference, GOSUMDB, read 2026-11."""
 _PORTS: Final = {"https": 443, "http": 80}
 _URL = re.compile(r"https?://[^\s'\"\\]+")
 _PIP_URLS: Final = ("index-url", "extra-index-url", "find-links")
@@ -97,16 +110,63 @@ async def _ask_pip() -> Collection[str]:
 
 
 async def _ask_npm() -> Collection[str]:
-    registry = await _run("npm", "config", "get", "registry")
-    tarball = await _run("npm", "view", _KNOWN["npm"], "dist.tarball")
-    return [registry.strip(), tarball.strip()]
+    return await _with_files(await _run("npm", "config", "get", "registry"))
+
+
+async def _ask_pnpm() -> Collection[str]:
+    return await _with_files(await _run("pnpm", "config", "get", "registry"))
+
+
+async def _ask_yarn() -> Collection[str]:
+    is_classic = (await _run("yarn", "--version")).startswith("1.")
+    setting = "registry" if is_classic else "npmRegistryServer"
+    return await _with_files(await _run("yarn", "config", "get", setting))
+
+
+async def _with_files(registry: str) -> Collection[str]:
+    """Returns a registry of npm's kind, and where it says that its files are."""
+    url = registry.strip()
+    if not _URL.fullmatch(url):
+        return ()
+    return [url, await _run("npm", "view", "--registry", url, _KNOWN["npm"], "dist.tarball")]
+
+
+async def _ask_cargo() -> Collection[str]:
+    found = _CARGO_ASKS.search(await _run("sh", "-ec", _INDEX_OF_CARGO))
+    if found is None:
+        return ()
+    try:
+        async with httpx.AsyncClient(follow_redirects=True) as http:
+            config = _read_json((await http.get(found[1])).raise_for_status().text)
+    except httpx.HTTPError as exc:
+        raise SetError(f"cargo's index does not say where its files are: {exc}") from exc
+    # Source: The Cargo Book, Index Format, Index Configuration: `dl` is where crates are, and may have markers in its path.
+    return [found[1], str(config.get("dl", ""))]
+
+
+async def _ask_go() -> Collection[str]:
+    proxies, checksums = (await _run("go", "env", "GOPROXY", "GOSUMDB")).splitlines()[:2]
+    found = _CHECKSUMS_OF_GO.fullmatch(checksums)
+    urls = _URL.findall(re.sub("[,|]", " ", proxies))
+    if found is not None and checksums != "off":
+        urls.append(found["url"] or f"https://{found['name']}")
+    return urls
 
 
 async def _ask_apt() -> Collection[str]:
     return (await _run("apt-get", "indextargets", "--format", "$(SITE)")).split()
 
 
-_ASK: Final = {"apt": _ask_apt, "npm": _ask_npm, "pip": _ask_pip, "uv": _ask_pip}
+_ASK: Final = {
+    "apt": _ask_apt,
+    "cargo": _ask_cargo,
+    "go": _ask_go,
+    "npm": _ask_npm,
+    "pip": _ask_pip,
+    "pnpm": _ask_pnpm,
+    "uv": _ask_pip,
+    "yarn": _ask_yarn,
+}
 """Uv reads other settings than pip, but installs from the same index where nobody says another one."""
 
 

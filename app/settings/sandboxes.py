@@ -76,7 +76,7 @@ class SandboxSettings(_SettingsOfProviders):
     egress_hosts: Hosts = Field(
         (),
         alias="ORION_EGRESS_HOSTS",
-        description="Hosts that sandboxes may reach beside the model: api.example.com, api.example.com:8443, *.example.com; with :80 plain HTTP, to read; @pip, @npm, @uv, @apt or packages (all four) for what these tools on this machine install from; private: before one that leads to a private address. Empty = none.",
+        description="Hosts that sandboxes may reach beside the model: api.example.com, api.example.com:8443, *.example.com; with :80 plain HTTP, to read; @pip, @npm, @pnpm, @yarn, @uv, @cargo, @go, @apt for what these tools on this machine install from, or packages (@pip, @npm, @uv and @apt); private: before one that leads to a private address. Empty = none.",
     )
     ca_bundle: Annotated[Path, AfterValidator(existing_file)] | None = Field(
         None,

@@ -55,7 +55,7 @@ async def test_a_set_whose_tool_is_not_asked_has_no_hosts(tmp_path: Path) -> Non
         ("", "10.0.0.1", "is an address"),
         ("", "*", "must name a host"),
         ("", "*.com", "allows too much"),
-        ("", "@pipp", "there are @apt, @npm, @pip, @uv"),
+        ("", "@pipp", "there are @apt, @cargo, @go, @npm, @pip, @pnpm, @uv, @yarn"),
         ("", "https://api.example.com", "'https://api.example.com' is not"),
         ("[channels.C0123456789]\negress_hosts = ['a b']", "", "'a b' is not"),
         ("[channels.C0123456789]\negress_host = []", "", "egress_host"),
