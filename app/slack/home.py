@@ -5,6 +5,7 @@ All of it in the background, after the acknowledgement; each off for good after 
 
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -22,8 +23,8 @@ from app.slack.modals import plain
 from app.slack.overview import Overviews, budget_text, deployment_text
 from app.slack.signature import is_id
 
-REPUBLISH_AFTER_S: Final = 5.0
-"""Between two looks of one person at their home tab that are drawn."""
+REDRAWN_AFTER_S: Final = 5.0
+"""Between two drawings of one tab for one person; whoever looks sooner sees the next one then."""
 BACKGROUND_TIMEOUT_S: Final = 10.0
 SHOWN_WAITING: Final = 10
 """Four or five blocks each. Source: Slack Block Kit, a home tab has 100 blocks, read 2026-11."""
@@ -100,16 +101,16 @@ class AppHome:
         self._takes_keys = takes_keys
         self._timeout_s = timeout_s
         self._drawn: dict[tuple[str, str], float] = {}
-        """When each person's tab, by its name, was drawn last, on the loop's clock."""
+        """When each person's tab, by its name, was drawn last, or will be, on the loop's clock."""
         self._off: set[str] = set()
         """Methods that Slack has refused this app."""
         self._welcomed: set[str] = set()
         """Whom the database need not be asked about again."""
-        self._is_open = True
+        self._closed = asyncio.Event()
 
     def close(self) -> None:
         """Begins nothing more; what is on its way goes on, for so long as it may."""
-        self._is_open = False
+        self._closed.set()
 
     def opened(self, body: Mapping[str, Any]) -> None:
         """Takes an `app_home_opened` event, which Slack sends at every opening; returns at once."""
@@ -121,24 +122,32 @@ class AppHome:
             channel=text_of(event, "channel"),
             tab=text_of(event, "tab"),
         )
-        if not self._is_open or not (is_id(opening.team) and is_id(opening.user)):
+        if self._closed.is_set() or not (is_id(opening.team) and is_id(opening.user)):
             return
         may_ask = may_stop(opening.user, self._overviews.policy)
         if may_ask and opening.user not in self._welcomed and is_id(opening.channel):
             self._begin(self._welcome(opening))
-        if opening.tab == "home" and self._is_due(opening):
-            self._begin(self._draw(opening))
-        elif opening.tab == "messages" and is_id(opening.channel) and self._is_due(opening):
-            self._begin(self._suggest(opening))
+        if opening.tab == "home" or (opening.tab == "messages" and is_id(opening.channel)):
+            self._plan(opening)
 
-    def _is_due(self, opening: _Opening) -> bool:
+    def _plan(self, opening: _Opening) -> None:
         now_s, key = asyncio.get_running_loop().time(), (opening.user, opening.tab)
-        if now_s - self._drawn.get(key, float("-inf")) < REPUBLISH_AFTER_S:
-            return False
+        drawn_s = self._drawn.get(key, float("-inf"))
+        if drawn_s > now_s:
+            return
         if len(self._drawn) >= MAX_PEOPLE:
             self._drawn.clear()
-        self._drawn[key] = now_s
-        return True
+        self._drawn[key] = max(now_s, drawn_s + REDRAWN_AFTER_S)
+        drawing = self._draw_later(opening, after_s=self._drawn[key] - now_s)
+        self._group.create_task(drawing, name="slack-home")
+
+    async def _draw_later(self, opening: _Opening, *, after_s: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(after_s):
+                await self._closed.wait()
+            return
+        is_home = opening.tab == "home"
+        await self._bounded(self._draw(opening) if is_home else self._suggest(opening))
 
     def _begin(self, work: Awaitable[None]) -> None:
         self._group.create_task(self._bounded(work), name="slack-home")
