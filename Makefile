@@ -6,7 +6,7 @@ TESTS ?= tests
 # Inherited, it would leave each process to compile all of Orion and of the tests anew: up to a second and five.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup playground test test-all test-slices test-agents crash-test leak-test lint bench scale house picture faults agents clouds gallery surfaces settings stops lock record-transcripts clean
+.PHONY: setup playground test test-all test-slices test-agents crash-test leak-test lint bench scale house picture faults messages agents clouds gallery surfaces settings stops lock record-transcripts clean
 
 setup: $(VENV)/.ready
 
@@ -72,6 +72,9 @@ stops: setup
 
 faults: setup
 	@$(BIN)/python -m tests.e2e.fault_table > docs/faults.md
+
+messages: setup
+	@$(BIN)/python -m tests.unit.slack.shapes > docs/messages.md
 
 agents: setup
 	@$(BIN)/python -m tests.agent_table > docs/agents-proven.md

@@ -4,6 +4,8 @@ Written after Slack's documentation (Block Kit, secondary attachments, rich text
 fields that say something. `arrives`: each of these must be in what the agent is told; `left_out`: must be told to the asker.
 """
 
+import html
+import sys
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -255,3 +257,59 @@ FILES: Final[dict[str, Shape]] = {
 }  # fmt: skip
 
 SHAPES: Final = {**PEOPLE, **SHARED, **APPS, **FILES}
+
+_KINDS: Final = {
+    "What people write": PEOPLE,
+    "What people share and forward": SHARED,
+    "What apps post": APPS,
+    "Files": FILES,
+}
+_HEAD: Final = """\
+# What of a message reaches the agent
+
+Rendered by `make messages` from the shapes in `tests/unit/slack/shapes.py`; a test keeps them equal. Each is told to Orion by both
+events of a mention in both orders, either of which may lack what the other one has, by HTTP and by socket
+(`tests/unit/slack/test_shapes.py`): every word and every file arrives, or is named below the answer.
+
+Quoted are words by which the test knows that all of it is there.
+"""
+_MAX_QUOTED: Final = 120
+_MAX_LISTED: Final = 12
+
+
+def render() -> str:
+    """The document."""
+    parts = [_HEAD]
+    for kind, shapes in _KINDS.items():
+        parts.append(
+            f"\n## {kind}\n\n| sent | the agent is told | named as left out |\n|---|---|---|\n"
+        )
+        parts += [
+            f"| {name} | {_quoted((*shape.arrives, *shape.files))} | {_quoted(shape.left_out)} |\n"
+            for name, shape in shapes.items()
+        ]
+    return "".join(parts)
+
+
+def _quoted(words: tuple[str, ...]) -> str:
+    shown = [
+        one if len(one) <= _MAX_QUOTED else f"{one[:20]}… ({len(one):,} characters)"
+        for one in words[:_MAX_LISTED]
+    ]
+    if len(words) > _MAX_LISTED:
+        shown.append(f"… ({len(words)} in all)")
+    return ", ".join(f"<code>{_escape(one)}</code>" for one in shown)
+
+
+def _escape(text: str) -> str:
+    """Returns it as it stands in a cell of a table."""
+    return (
+        html.escape(text, quote=False)
+        .replace("|", "&#124;")
+        .replace("\n", " ⏎ ")
+        .replace("`", "&#96;")
+    )
+
+
+if __name__ == "__main__":
+    sys.stdout.write(render())

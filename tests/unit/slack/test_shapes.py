@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from app.store.memory import MemoryRunStore
 from app.tracing.null import NullTracer
 from tests.long import long_but
 from tests.unit.slack.building import deliver_json
-from tests.unit.slack.shapes import SHAPES, Shape
+from tests.unit.slack.shapes import SHAPES, Shape, render
 from tests.unit.slack.socket_server import open_socket_server
 from tests.waiting import until
 
@@ -119,6 +120,11 @@ def check(shape: Shape, text: str, request: RunRequest) -> None:
     for fragment in shape.left_out:
         assert any(fragment in left_out for left_out in request.content.left_out), fragment
     assert bool(shape.left_out) == bool(request.content.left_out)
+
+
+def test_the_document_is_the_shapes() -> None:
+    """`make messages` renders it."""
+    assert Path("docs/messages.md").read_text() == render()
 
 
 @pytest.fixture
