@@ -67,7 +67,7 @@ class GitHubAccounts:
         return next(code for code in self.codes.values() if code.user_code == user_code)
 
     async def _begin(self, request: Request) -> Response:
-        form = await _form(request)
+        form = await read_form(request)
         if self.is_down:
             return Response("<html>unicorn</html>", status_code=503)
         if form.get("client_id") != CLIENT_ID:
@@ -86,7 +86,7 @@ class GitHubAccounts:
         )
 
     async def _token(self, request: Request) -> Response:
-        form = await _form(request)
+        form = await read_form(request)
         if self.is_down:
             return Response("<html>unicorn</html>", status_code=503)
         if form.get("grant_type") == _DEVICE:
@@ -136,5 +136,6 @@ class GitHubAccounts:
         return JSONResponse(self.tokens[token])
 
 
-async def _form(request: Request) -> dict[str, str]:
+async def read_form(request: Request) -> dict[str, str]:
+    """The fields of a form, one of each name."""
     return {name: values[0] for name, values in parse_qs((await request.body()).decode()).items()}

@@ -1,15 +1,18 @@
 """What is kept of a linked account, and of whom."""
 
+import hashlib
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import StrEnum
-from typing import Protocol
+from typing import Final, NewType, Protocol
+
+Service = NewType("Service", str)
+"""Where people have accounts; part of records."""
+GITHUB: Final = Service("github")
 
 
-class Service(StrEnum):
-    """Where people have accounts; the values are part of records."""
-
-    GITHUB = "github"
+def mcp_service(server: str) -> Service:
+    """Returns the service that an MCP server is, by its name in the operator's file: of 16 characters, which records have room for."""
+    return Service(f"mcp:{hashlib.sha256(server.encode()).hexdigest()[:12]}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 __all__ = [
     "broker",
     "credentials",
+    "device_flow",
     "endpoints",
     "git",
     "github",
@@ -12,6 +13,7 @@ __all__ = [
     "http",
     "judge",
     "mcp",
+    "mcp_login",
     "registry",
     "sharing",
 ]

@@ -1,4 +1,4 @@
-"""Forwards an agent's MCP requests to the operator's servers: the sandbox has no network, and the servers' keys stay outside.
+"""Forwards an agent's MCP requests to the operator's servers: the sandbox has no network, and the servers' keys, and people's, stay outside.
 
 Access tokens by OAuth's client credentials are fetched when needed, and held in memory.
 """
@@ -8,7 +8,7 @@ import json
 import time
 import urllib.parse
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -19,6 +19,8 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field, ValidationError
 from typing_extensions import override
 
+from app.accounts.records import Account
+from app.accounts.tokens import AccountTokens, NotLinkedError, RevokedError
 from app.approvals.questions import SERVER
 from app.approvals.rules import Deed, DeedKind
 from app.brokerage.http import (
@@ -32,7 +34,7 @@ from app.brokerage.http import (
     quote,
     read_json_body,
 )
-from app.brokerage.own_server import answer_request
+from app.brokerage.own_server import OwnTool, answer_request, asking_tool, linking_tool
 from app.brokerage.registry import GrantRegistry, LiveGrant, RequestKind, let_do
 from app.log import get_logger
 from app.runs.broker import AskPerson, NotApprovedError, StillWaitingError, UnrecordedError
@@ -158,6 +160,10 @@ class McpServer:
     """Sent with each request, secrets included; they never enter a sandbox."""
     oauth: OAuthClient | None = None
     """The client whose tokens are sent, beside `headers`."""
+    is_personal: bool = False
+    """It is asked as whoever asked, and as nobody else."""
+    accounts: AccountTokens | None = field(default=None, repr=False)
+    """Of people at it; None = there are none."""
 
 
 class McpBroker:
@@ -199,15 +205,26 @@ class McpBroker:
         if isinstance(body, Refusal):
             return self._registry.refuse(body, live)
         messages = read_messages(body)
-        if (ask := _own_server(name, live)) is not None:
-            return await answer_request(request.method, messages, ask)
-        server = self._servers[name]
+        try:
+            account = await self._account_at(name, live)
+        except OSError as exc:
+            message = f"nobody knows now whose account at {name} this is: {type(exc).__name__}"
+            return self._registry.refuse(
+                Refusal(status=502, kind="api_error", message=message), live
+            )
+        if (tool := self._own_tool(name, live, account)) is not None:
+            return await answer_request(request.method, messages, tool)
         if request.method == "POST" and has_effect(messages):
             refusal = await self._let_act(live, name, messages)
             if refusal is not None:
                 return refusal
         context = _CallContext(
-            live=live, name=name, server=server, is_start=is_start(messages), held=held
+            live=live,
+            name=name,
+            server=self._servers[name],
+            account=account,
+            is_start=is_start(messages),
+            held=held,
         )
         return await self._forward(request, body, context)
 
@@ -222,6 +239,26 @@ class McpBroker:
             return odd
         came = await read_json_body(request, live.bodies, held)
         return came if isinstance(came, Refusal) else _rewrite_json(came)
+
+    async def _account_at(self, name: str, live: LiveGrant) -> Account | None:
+        """Returns the account at a server of whoever asked; None = they have none.
+
+        Raises:
+            OSError: that cannot be known now.
+        """
+        server, asker = self._servers.get(name), live.grant.asker
+        if server is None or server.accounts is None or asker is None:
+            return None
+        try:
+            return await server.accounts.of(asker)
+        except (NotLinkedError, RevokedError):
+            return None
+
+    def _own_tool(self, name: str, live: LiveGrant, account: Account | None) -> OwnTool | None:
+        """Returns the tool that Orion itself has under a server's name; None = the operator's server is asked."""
+        if (ask := _own_server(name, live)) is not None:
+            return asking_tool(ask)
+        return linking_tool(name) if self._servers[name].is_personal and not account else None
 
     async def _let_act(
         self, live: LiveGrant, server: str, messages: Sequence[object]
@@ -251,6 +288,8 @@ class McpBroker:
         if body:  # what its form is called is no word of the client's
             headers["content-type"] = "application/json"
         headers.update(server.headers)  # whatever the case of their names
+        if context.account is not None:
+            headers["authorization"] = f"Bearer {context.account.tokens.access}"
         outgoing = self._http.build_request(
             request.method,
             server.url,
@@ -271,6 +310,8 @@ class McpBroker:
                 Refusal(status=502, kind="api_error", message=message), live
             )
         live.log_forward(server=name, status=answer.status_code)
+        if answer.status_code == httpx.codes.UNAUTHORIZED:
+            await context.forget_account()
         context.held.push_async_callback(answer.aclose)
         return ProxyResponse(
             _stream_body(answer),
@@ -287,9 +328,18 @@ class _CallContext:
     live: LiveGrant
     name: str
     server: McpServer
+    account: Account | None
+    """Of the person's, as whom it is asked; None = as the operator says."""
     is_start: bool
     held: AsyncExitStack
     """Closed when the answer has passed."""
+
+    async def forget_account(self) -> None:
+        """Unlinks an account that the server does not take any more; at the next refusal where the database is away."""
+        owner, accounts = self.live.grant.asker, self.server.accounts
+        if owner is not None and accounts is not None and self.account is not None:
+            with suppress(OSError):
+                await accounts.forget(owner, self.account.tokens)
 
 
 def _own_server(name: str, live: LiveGrant) -> AskPerson | None:

@@ -1,65 +1,93 @@
-"""Joins what people's accounts need: the store that seals them, GitHub's device flow, and who asks for their tokens."""
+"""Joins what people's accounts need: the store that seals them, the device flows by which they are linked, and who asks for their tokens."""
 
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Final
 
 from app.accounts.links import AccountLinks
-from app.accounts.records import AccountStore, Service
+from app.accounts.records import GITHUB, AccountStore, Service
 from app.accounts.tokens import AccountTokens
 from app.aio import TaskGroup
 from app.brokerage.credentials import GitCredentials, GitRemotes
+from app.brokerage.device_flow import DeviceClient
 from app.brokerage.github_app import AppTokens
 from app.brokerage.github_login import GitHubLogin
+from app.brokerage.mcp_login import McpLogin
 from app.settings.settings import Settings
 from app.slack.connection import SlackConnection
 from app.store.runs import SqlRunStore
 from app.store.seal import read_secrets
 
+Tokens = Mapping[Service, AccountTokens]
+"""What gives people's tokens, for each service where they may have accounts."""
+NO_TOKENS: Final[Tokens] = MappingProxyType({})
+_Login = GitHubLogin | McpLogin
 
-def create_login(settings: Settings) -> GitHubLogin | None:
-    """Returns how people link accounts of GitHub; None = they do not."""
+
+def create_logins(settings: Settings) -> Sequence[_Login]:
+    """Returns how people link accounts, for each service where they may have some."""
     repositories = settings.repositories
-    if not repositories.github_app_client_id or settings.models.own_keys_secret is None:
-        return None
-    return GitHubLogin(
-        client_id=repositories.github_app_client_id,
-        url=repositories.github_url,
-        api_url=repositories.github_api_url,
-    )
+    if settings.models.own_keys_secret is None:
+        return ()
+    logins: list[_Login] = []
+    if repositories.github_app_client_id:
+        logins.append(
+            GitHubLogin(
+                client_id=repositories.github_app_client_id,
+                url=repositories.github_url,
+                api_url=repositories.github_api_url,
+            )
+        )
+    for name, server in settings.mcp_servers.of_persons.items():
+        if (oauth := server.oauth) is not None:
+            client = DeviceClient(
+                title=name,
+                device_url=oauth.device_authorization_url,
+                token_url=oauth.token_url,
+                client_id=oauth.client_id,
+                client_secret=oauth.client_secret,
+                scope=oauth.scope,
+                resource=server.url,
+            )
+            logins.append(McpLogin(client))
+    return logins
 
 
 def create_links(
     settings: Settings, slack: SlackConnection, accounts: AccountStore | None
 ) -> AccountLinks | None:
     """Returns where people link accounts; None = they do not."""
-    login = create_login(settings)
-    if login is None or accounts is None:
+    if accounts is None:
         return None
-    return slack.account_links(accounts, login, now=_now)
+    return slack.account_links(accounts, create_logins(settings), now=_now)
 
 
 def create_accounts(settings: Settings, store: SqlRunStore) -> AccountStore | None:
     """Returns where linked accounts are kept; None = there are none."""
     secret = settings.models.own_keys_secret
-    if create_login(settings) is None or secret is None:
+    if not create_logins(settings) or secret is None:
         return None
     return store.accounts(read_secrets(secret.get_secret_value()))
 
 
-def create_tokens(
-    settings: Settings, accounts: AccountStore | None, *, group: TaskGroup
-) -> AccountTokens | None:
-    """Returns what gives people's tokens, refreshed in this group; None = there are none."""
-    login = create_login(settings)
-    if login is None or accounts is None:
-        return None
-    return AccountTokens(accounts, Service.GITHUB, group=group, refresh=login.refresh, now=_now)
+def create_tokens(settings: Settings, accounts: AccountStore | None, *, group: TaskGroup) -> Tokens:
+    """Returns what gives people's tokens, refreshed in this group."""
+    if accounts is None:
+        return {}
+    return {
+        login.service: AccountTokens(
+            accounts, login.service, group=group, refresh=login.refresh, now=_now
+        )
+        for login in create_logins(settings)
+    }
 
 
 def _now() -> datetime:
     return datetime.now(UTC)
 
 
-def git_credentials(settings: Settings, tokens: AccountTokens | None = None) -> GitCredentials:
+def git_credentials(settings: Settings, tokens: Tokens = NO_TOKENS) -> GitCredentials:
     """Returns the git servers that may be reached, and by whose right."""
     token = settings.repositories.github_token
     return GitCredentials(
@@ -67,7 +95,7 @@ def git_credentials(settings: Settings, tokens: AccountTokens | None = None) -> 
             github_url=settings.repositories.github_url,
             token=token.get_secret_value() if token else "",
         ),
-        accounts=tokens,
+        accounts=tokens.get(GITHUB),
         app=_app_tokens(settings),
     )
 

@@ -254,13 +254,15 @@ async def open_outside(
         tracer = await stack.enter_async_context(open_tracer(settings, masker))
         accounts = create_accounts(settings, store)
         group = await stack.enter_async_context(open_task_group())
-        credentials = git_credentials(settings, create_tokens(settings, accounts, group=group))
+        tokens = create_tokens(settings, accounts, group=group)
+        credentials = git_credentials(settings, tokens)
         broker = await stack.enter_async_context(
             open_broker(
                 settings,
                 settings.broker_directory,
                 signing_key=await _load_signing_key(settings, store),
                 credentials=credentials,
+                tokens=tokens,
                 clock=SystemClock(store.leases.skew_s),
             )
         )

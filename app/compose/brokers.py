@@ -14,6 +14,8 @@ from fastapi import APIRouter
 
 from agent_scripts.adapter import ModelProtocol
 from agent_scripts.registry import agent_spec
+from app.accounts.records import mcp_service
+from app.accounts.tokens import AccountTokens
 from app.aio import open_task_group
 from app.brokerage.broker import ModelsBroker, Upstream, create_broker_app
 from app.brokerage.credentials import GitCredentials
@@ -24,7 +26,7 @@ from app.brokerage.judge import AnthropicJudge
 from app.brokerage.mcp import McpBroker, McpServer, OAuthClient
 from app.brokerage.registry import GrantRegistry
 from app.brokerage.sharing import Account, GrantStore, open_sharing
-from app.compose.accounts import git_credentials
+from app.compose.accounts import NO_TOKENS, Tokens, git_credentials
 from app.compose.models import (
     ModelSource,
     injected_headers,
@@ -41,6 +43,7 @@ from app.runs.history import Judge, NoJudge
 from app.runs.model import Clock, Run, SystemClock
 from app.runs.ports import OwnKeyStore, RunPorts, RunStore
 from app.runs.session import Session
+from app.settings.mcp import OutsideServer
 from app.settings.settings import Settings
 from app.store.runs import open_store
 from app.web.hosting import serve_sockets
@@ -57,6 +60,7 @@ async def open_broker(
     *,
     signing_key: bytes | None = None,
     credentials: GitCredentials | None = None,
+    tokens: Tokens = NO_TOKENS,
     clock: Clock | None = None,
 ) -> AsyncIterator[SocketBroker]:
     """Opens the broker, with the sockets of threads in this directory.
@@ -66,6 +70,7 @@ async def open_broker(
         directory: made if it is not there.
         signing_key: None = its tokens are good here alone.
         credentials: None = the deployment's own, without people's accounts.
+        tokens: of people's accounts, at MCP servers among others.
         clock: by which tokens expire; None = this machine's.
 
     Raises:
@@ -87,7 +92,8 @@ async def open_broker(
             http=to_models,
             clock=clock,
         )
-        mcp = McpBroker(registry=registry, servers=_mcp_servers(settings), http=to_tools)
+        servers = _mcp_servers(settings, tokens)
+        mcp = McpBroker(registry=registry, servers=servers, http=to_tools)
         git = GitBroker(
             registry=registry,
             credentials=credentials or git_credentials(settings),
@@ -234,15 +240,30 @@ def create_direct_broker(settings: Settings, protocol: ModelProtocol | None) -> 
     return DirectBroker(base_url=source.base_url, headers=headers)
 
 
-def _mcp_servers(settings: Settings) -> Mapping[str, McpServer]:
+def _mcp_servers(settings: Settings, tokens: Tokens) -> Mapping[str, McpServer]:
     return {
-        name: McpServer(
-            url=server.url,
-            headers=server.headers,
-            oauth=OAuthClient(**server.oauth.model_dump()) if server.oauth else None,
-        )
+        name: _mcp_server(server, tokens.get(mcp_service(name)))
         for name, server in settings.mcp_servers.outside.items()
     }
+
+
+def _mcp_server(server: OutsideServer, accounts: AccountTokens | None) -> McpServer:
+    """`accounts`: of people; None = they have none at this server, or a command asks, which is nobody's."""
+    client, oauth = None, server.oauth
+    if oauth is not None and not server.is_personal:
+        client = OAuthClient(
+            token_url=oauth.token_url,
+            client_id=oauth.client_id,
+            client_secret=oauth.client_secret,
+            scope=oauth.scope,
+        )
+    return McpServer(
+        url=server.url,
+        headers=server.headers,
+        oauth=client,
+        is_personal=server.is_personal,
+        accounts=accounts,
+    )
 
 
 def _upstreams(settings: Settings) -> Mapping[str, Upstream]:

@@ -99,6 +99,8 @@ class ModelGrant:
     """That it is for; models of other protocols must not be asked beside it."""
     hosts: tuple[HostEntry, ...] = ()
     """That its sandbox reaches by the proxy at its thread's endpoint."""
+    asker: Owner | None = None
+    """Who asked, as whom MCP servers are asked that want to know; None = nobody's run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

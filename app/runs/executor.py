@@ -489,6 +489,7 @@ class AgentRunner:
             own_key=attempt.asker.own_keys.get(attempt.cost.own_key_protocol, ""),
             own_key_protocol=attempt.cost.own_key_protocol,
             hosts=self._hosts(attempt),
+            asker=attempt.run.request.owner,
         )
         return self._broker.open_grant(grant, attempt.hooks)
 

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, NewType
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from app.accounts.records import Owner
 from app.runs.options import MessageOptions, parse_options
 
 RunId = NewType("RunId", str)
@@ -277,6 +278,11 @@ class RunRequest(BaseModel):
     @property
     def thread(self) -> Thread:
         return Thread(team=self.team, channel=self.channel, thread_ts=self.thread_ts)
+
+    @property
+    def owner(self) -> Owner:
+        """Returns whose accounts it may use."""
+        return Owner(team=self.team, person=self.user)
 
     @property
     def is_root(self) -> bool:

@@ -4,6 +4,7 @@ __all__ = [
     "agents",
     "agreement",
     "group",
+    "mcp",
     "orion_toml",
     "permissions",
     "sandboxes",

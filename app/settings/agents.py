@@ -238,7 +238,7 @@ class ModelsSettings(SettingsGroup):
     own_keys_secret: Annotated[SecretStr, AfterValidator(_check_secrets)] | None = Field(
         None,
         alias="ORION_OWN_KEYS_SECRET",
-        description="Set = people may give Orion model keys of their own, for their own requests. They are encrypted with it: 32 random characters or more (openssl rand -hex 32); a new one goes before the old, with a comma.",
+        description="Set = people may give Orion model keys of their own, for their own requests, and link accounts. Both are encrypted with it: 32 random characters or more (openssl rand -hex 32); a new one goes before the old, with a comma.",
     )
 
     @model_validator(mode="after")

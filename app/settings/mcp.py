@@ -5,10 +5,19 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, HttpUrl, TypeAdapter, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    HttpUrl,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
+from app.accounts.records import GITHUB
 from app.approvals.questions import SERVER
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -17,18 +26,27 @@ _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE = re.compile(r"(?:[!-~](?:[ \t!-~]*[!-~])?)?")
 """Source: RFC 9110, 5.1 and 5.5, without the obsolete text beyond ASCII."""
 _URL = TypeAdapter(HttpUrl)
+_OAUTH_URLS = ("token_url", "device_authorization_url")
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
 class OAuthSettings(BaseModel):
-    """An OAuth client of the operator's, and the endpoint that gives it tokens."""
+    """An OAuth client of the operator's, and the endpoints that give it tokens."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     token_url: str
     client_id: str
-    client_secret: str = Field(repr=False)
+    client_secret: str = Field(default="", repr=False)
     scope: str = ""
+    device_authorization_url: str = ""
+    """Where each person links an account of their own, by the device flow; empty = all act as the client."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not self.device_authorization_url and not self.client_secret:
+            raise ValueError("client_secret is missing, or else device_authorization_url")
+        return self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,12 +59,22 @@ class OutsideServer:
     inserted: frozenset[str] = field(default=frozenset(), repr=False)
     """Values of environment variables that the file refers to."""
 
+    @property
+    def is_personal(self) -> bool:
+        """Whether people have accounts of their own at it."""
+        return self.oauth is not None and bool(self.oauth.device_authorization_url)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpServers:
     inside: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Commands that the agent starts in its sandbox; the agent can read all that is in them."""
     outside: Mapping[str, OutsideServer] = field(default_factory=dict)
+
+    @property
+    def of_persons(self) -> Mapping[str, OutsideServer]:
+        """Returns those that people have accounts of their own at."""
+        return {name: server for name, server in self.outside.items() if server.is_personal}
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -127,9 +155,16 @@ def read_mcp_servers(path: Path, environment: Mapping[str, str]) -> McpServers:
                 inside[name] = _command(server, where=where)
         except ValueError as exc:
             told.append(str(exc))
+    servers = McpServers(inside=inside, outside=outside)
+    names = [GITHUB, *(name.lower() for name in servers.of_persons)]
+    told += [
+        f"mcpServers.{name}: people write `/orion link {name}` for another one, too"
+        for name in servers.of_persons
+        if names.count(name.lower()) > 1
+    ]
     if told:
         raise ValueError(f"{path}: {'; '.join(told)}")
-    return McpServers(inside=inside, outside=outside)
+    return servers
 
 
 def _repeated(content: bytes) -> list[str]:
@@ -197,10 +232,14 @@ def _header(name: str, value: str, names: "_Names", *, where: str) -> str:
 def _oauth(found: OAuthSettings, names: "_Names", *, where: str) -> OAuthSettings:
     said = {
         name: names.expand(value, where=f"{where}.{name}")
-        for name, value in found.model_dump(exclude={"token_url"}).items()
+        for name, value in found.model_dump(exclude=set(_OAUTH_URLS)).items()
     }
-    token_url = _expanded_url(found.token_url, names, where=f"{where}.token_url")
-    return OAuthSettings(token_url=token_url, **said)
+    urls = {
+        name: _expanded_url(url, names, where=f"{where}.{name}")
+        for name in _OAUTH_URLS
+        if (url := getattr(found, name))
+    }
+    return OAuthSettings(**urls, **said)
 
 
 def _expanded_url(text: str, names: "_Names", *, where: str) -> str:

@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from app.accounts.links import AccountLinks
-from app.accounts.records import Owner
 from app.log import get_logger
 from app.runs.commands import answer_without_agent
 from app.runs.intake import Intake
@@ -29,8 +28,9 @@ ANSWER_TIMEOUT_S: Final = 2.0
 MAX_ANSWER_CHARS: Final = 3_500
 SHOWN_CHARS: Final = 40
 """Of what was not understood."""
+LINKING: Final = ("link", "unlink")
 NOT_NOW: Final = "I can't look that up right now. Please try again in a moment."
-NO_LINKS: Final = "Accounts cannot be linked here: the operator has set up no GitHub App for it."
+NO_LINKS: Final = "Accounts cannot be linked here: the operator has set up no GitHub App for it, and no MCP server."
 HELP: Final = f"""\
 `{COMMAND} {COMMAND_HINT}`
 • `status`: what of yours goes on or waits, and how busy it is
@@ -38,7 +38,7 @@ HELP: Final = f"""\
 • `runs`: your latest runs, with links
 • `settings`: what a message of yours would get; `settings agent=… model=…` keeps yours, `settings reset` forgets them
 • `agents`, `usage`: who can answer here, and what it has cost today
-• `link`, `unlink`: your GitHub account, so that what I push for you is yours
+• `link`, `unlink`: your account at GitHub, so that what I push for you is yours; `link NAME` one at a tool's server
 • `docker`, `local`, `cloud`, `provider NAME`: where your messages run from now on
 Mention me in a channel, or write to me, to ask something. Only you see this."""
 _log = get_logger(__name__)
@@ -61,8 +61,6 @@ class SlashCommand:
             "runs": self._runs,
             "agents": self._agents,
             "usage": self._usage,
-            "link": self._link,
-            "unlink": self._unlink,
         }
         """Those that take nothing behind them."""
 
@@ -113,10 +111,12 @@ class SlashCommand:
         word = word.lower() or "help"
         if word in self._words and not rest:
             return await self._words[word](request)
+        if word in LINKING:
+            return await self._change_link(word, request, rest)
         changing = ("settings", *SANDBOX_WORDS, "provider")
         if word in changing and request.options.command is not None:
             return await self._settings(request)
-        known = (*self._words, *changing)
+        known = (*self._words, *LINKING, *changing)
         problem = f"{word} takes nothing behind it"
         if word not in known:
             problem = unknown_word("command", word, known)
@@ -157,13 +157,12 @@ class SlashCommand:
         hourly = self._overviews.policy.runs_per_user_hour
         return "\n".join((*map(budget_text, shown), f"Runs: {hourly} an hour at the most"))
 
-    async def _link(self, request: RunRequest) -> str:
+    async def _change_link(self, word: str, request: RunRequest, name: str) -> str:
         if self._links is None:
             return NO_LINKS
-        return await self._links.begin(_owner(request), channel=request.channel)
-
-    async def _unlink(self, request: RunRequest) -> str:
-        return NO_LINKS if self._links is None else await self._links.unlink(_owner(request))
+        if word == "unlink":
+            return await self._links.unlink(request.owner, name)
+        return await self._links.begin(request.owner, name, channel=request.channel)
 
     async def _settings(self, request: RunRequest) -> str:
         if channel_change(request) is not None:
@@ -178,10 +177,6 @@ class SlashCommand:
         if outcome.error_code is not None:
             return escape(failure_text(outcome.error_code, outcome.told))
         return escape(outcome.answer)
-
-
-def _owner(request: RunRequest) -> Owner:
-    return Owner(team=request.team, person=request.user)
 
 
 def _as_settings(text: str) -> str:

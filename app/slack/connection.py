@@ -161,10 +161,10 @@ class SlackConnection:
         )
 
     def account_links(
-        self, store: AccountStore, login: Login, *, now: Callable[[], datetime]
+        self, store: AccountStore, logins: Sequence[Login], *, now: Callable[[], datetime]
     ) -> AccountLinks:
         """Returns where people link accounts; each is told what came of it alone."""
-        self._links = AccountLinks(store, login, group=self._group, tell=self._tell_alone, now=now)
+        self._links = AccountLinks(store, logins, group=self._group, tell=self._tell_alone, now=now)
         return self._links
 
     async def _tell_alone(self, channel: str, user: str, text: str) -> None:

@@ -121,14 +121,14 @@ class MemoryAccountStore:
 
 
 def _place(owner: Owner, service: Service) -> tuple[str, str, str]:
-    return owner.team, owner.person, service.value
+    return owner.team, owner.person, service
 
 
 def _own(owner: Owner, service: Service) -> sa.ColumnElement[bool]:
     return (
         (accounts.c.team == owner.team)
         & (accounts.c.person == owner.person)
-        & (accounts.c.service == service.value)
+        & (accounts.c.service == service)
     )
 
 

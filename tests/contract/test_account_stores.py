@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from app.accounts.records import Account, AccountStore, Owner, Service, TokenPair
+from app.accounts.records import GITHUB, Account, AccountStore, Owner, TokenPair
 from app.aio import open_task_group
 from app.store.accounts import MemoryAccountStore
 from app.store.runs import open_store
@@ -19,7 +19,7 @@ SECRET, NEWER = "s" * 40, "n" * 40
 ANN, BEN = Owner(team="T1", person="U1"), Owner(team="T1", person="U2")
 EXPIRES = datetime(2026, 11, 27, 20, 0, tzinfo=UTC)
 PAIR = TokenPair(access="ghu_one", refresh="ghr_one", expires_at=EXPIRES)
-ACCOUNT = Account(service=Service.GITHUB, id="7", login="ann-\u00e9", tokens=PAIR)
+ACCOUNT = Account(service=GITHUB, id="7", login="ann-\u00e9", tokens=PAIR)
 
 
 @dataclass(frozen=True)
@@ -46,61 +46,61 @@ async def stores(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
 
 async def test_it_is_linked_and_unlinked(stores: Stores) -> None:
     """For all processes; another person's is another one, a later one takes its place."""
-    assert await stores.one.get(ANN, Service.GITHUB) is None
+    assert await stores.one.get(ANN, GITHUB) is None
     await stores.one.link(ANN, ACCOUNT)
-    assert await stores.other.get(ANN, Service.GITHUB) == ACCOUNT
-    assert await stores.other.get(BEN, Service.GITHUB) is None
+    assert await stores.other.get(ANN, GITHUB) == ACCOUNT
+    assert await stores.other.get(BEN, GITHUB) is None
     later = replace(ACCOUNT, id="8", tokens=TokenPair(access="ghu_two"))
     await stores.other.link(ANN, later)
     # The newer secret has sealed it, which the first one does not know.
-    assert await stores.other.get(ANN, Service.GITHUB) == later
-    assert await stores.one.unlink(ANN, Service.GITHUB)
-    assert not await stores.other.unlink(ANN, Service.GITHUB)
-    assert await stores.other.get(ANN, Service.GITHUB) is None
+    assert await stores.other.get(ANN, GITHUB) == later
+    assert await stores.one.unlink(ANN, GITHUB)
+    assert not await stores.other.unlink(ANN, GITHUB)
+    assert await stores.other.get(ANN, GITHUB) is None
 
 
 async def test_one_refreshes(stores: Stores) -> None:
     """Of many at once; until it is renewed, or the time of the claim is over."""
-    assert not await stores.one.claim_refresh(ANN, Service.GITHUB, hold_s=9)
+    assert not await stores.one.claim_refresh(ANN, GITHUB, hold_s=9)
     await stores.one.link(ANN, ACCOUNT)
     await stores.one.link(BEN, ACCOUNT)
     async with open_task_group() as group:
         claims = [
-            group.create_task(one.claim_refresh(ANN, Service.GITHUB, hold_s=9))
+            group.create_task(one.claim_refresh(ANN, GITHUB, hold_s=9))
             for one in (stores.one, stores.other) * 5
         ]
     assert [claim.result() for claim in claims].count(True) == 1
-    assert await stores.other.claim_refresh(BEN, Service.GITHUB, hold_s=0)
-    assert await stores.one.claim_refresh(BEN, Service.GITHUB, hold_s=9)
+    assert await stores.other.claim_refresh(BEN, GITHUB, hold_s=0)
+    assert await stores.one.claim_refresh(BEN, GITHUB, hold_s=9)
     fresh = TokenPair(
         access="ghu_three", refresh="ghr_three", expires_at=EXPIRES + timedelta(hours=8)
     )
-    assert await stores.one.renew(ANN, Service.GITHUB, fresh)
-    found = await stores.other.get(ANN, Service.GITHUB)
+    assert await stores.one.renew(ANN, GITHUB, fresh)
+    found = await stores.other.get(ANN, GITHUB)
     assert found == replace(ACCOUNT, tokens=fresh)
-    assert await stores.other.claim_refresh(ANN, Service.GITHUB, hold_s=9)
+    assert await stores.other.claim_refresh(ANN, GITHUB, hold_s=9)
 
 
 async def test_what_was_unlinked_meanwhile_is_not_renewed(stores: Stores) -> None:
     await stores.one.link(ANN, ACCOUNT)
-    assert await stores.one.claim_refresh(ANN, Service.GITHUB, hold_s=9)
-    assert await stores.other.unlink(ANN, Service.GITHUB)
-    assert not await stores.one.renew(ANN, Service.GITHUB, PAIR)
-    assert await stores.one.get(ANN, Service.GITHUB) is None
+    assert await stores.one.claim_refresh(ANN, GITHUB, hold_s=9)
+    assert await stores.other.unlink(ANN, GITHUB)
+    assert not await stores.one.renew(ANN, GITHUB, PAIR)
+    assert await stores.one.get(ANN, GITHUB) is None
 
 
 async def test_what_was_linked_anew_meanwhile_stays(stores: Stores) -> None:
     """The claim was of the account before; with a claim it is dropped."""
     await stores.one.link(ANN, ACCOUNT)
-    assert await stores.one.claim_refresh(ANN, Service.GITHUB, hold_s=9)
+    assert await stores.one.claim_refresh(ANN, GITHUB, hold_s=9)
     anew = replace(ACCOUNT, id="9")
     await stores.other.link(ANN, anew)
-    assert not await stores.one.renew(ANN, Service.GITHUB, TokenPair(access="ghu_stale"))
-    await stores.one.drop(ANN, Service.GITHUB)
-    assert await stores.other.get(ANN, Service.GITHUB) == anew
-    assert await stores.one.claim_refresh(ANN, Service.GITHUB, hold_s=9)
-    await stores.one.drop(ANN, Service.GITHUB)
-    assert await stores.one.get(ANN, Service.GITHUB) is None
+    assert not await stores.one.renew(ANN, GITHUB, TokenPair(access="ghu_stale"))
+    await stores.one.drop(ANN, GITHUB)
+    assert await stores.other.get(ANN, GITHUB) == anew
+    assert await stores.one.claim_refresh(ANN, GITHUB, hold_s=9)
+    await stores.one.drop(ANN, GITHUB)
+    assert await stores.one.get(ANN, GITHUB) is None
 
 
 def _raw(directory: Path) -> bytes:
@@ -120,6 +120,6 @@ async def test_the_database_alone_tells_no_token(tmp_path: Path) -> None:
             " expires_at, refreshing_until from orion_accounts"
         )
         await accounts._database.call(lambda connection: connection.execute(copied))
-        assert await accounts.get(BEN, Service.GITHUB) is None
-        assert await store.accounts([NEWER]).get(ANN, Service.GITHUB) is None
-        assert await store.accounts([NEWER, SECRET]).get(ANN, Service.GITHUB) == ACCOUNT
+        assert await accounts.get(BEN, GITHUB) is None
+        assert await store.accounts([NEWER]).get(ANN, GITHUB) is None
+        assert await store.accounts([NEWER, SECRET]).get(ANN, GITHUB) == ACCOUNT

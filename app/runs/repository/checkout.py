@@ -154,7 +154,7 @@ class Repositories:
         if not self.policy.acts_as_person:
             return found
         request = attempt.run.request
-        return replace(found, acting_for=Owner(team=request.team, person=request.user))
+        return replace(found, acting_for=request.owner)
 
     async def author_of(self, found: ThreadRepository) -> Author:
         """Returns who makes the commits of what is done in a repository now. Raises: OrionError: REPO_UNAVAILABLE, whoever asks may not read the repository."""

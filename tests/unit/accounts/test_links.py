@@ -9,9 +9,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from app.accounts.links import MAX_WAITING, AccountLinks, DeviceCode, LinkError, Waiting
-from app.accounts.records import Account, Owner, Service, TokenPair
+from app.accounts.records import GITHUB, Account, Owner, Service, TokenPair, mcp_service
 from app.aio import open_task_group
 from app.store.accounts import MemoryAccountStore
+from tests.waiting import until
 
 NOW = datetime(2026, 11, 27, 12, 0, tzinfo=UTC)
 ANN = Owner(team="T1", person="U1")
@@ -24,6 +25,9 @@ class FakeLogin:
     """Answers these, the last one for ever."""
 
     answers: list[Answer]
+    service: Service = GITHUB
+    title: str = "GitHub"
+    promise: str = "what I push for you is pushed as you"
     asked: int = 0
     begun: int = 0
     fault: Exception | None = None
@@ -56,7 +60,7 @@ class FakeLogin:
         if self.faults_of_account:
             self.faults_of_account -= 1
             raise ConnectionError("gone")
-        return Account(service=Service.GITHUB, id="7", login="ann", tokens=tokens)
+        return Account(service=self.service, id="7", login="ann", tokens=tokens)
 
 
 @dataclass
@@ -83,7 +87,7 @@ async def world(*answers: Answer) -> AsyncIterator[World]:
 
     store, login, clock = MemoryAccountStore(), FakeLogin(list(answers)), [NOW]
     async with asyncio.timeout(10), open_task_group() as group:
-        links = AccountLinks(store, login, group=group, tell=tell, now=lambda: clock[0])
+        links = AccountLinks(store, [login], group=group, tell=tell, now=lambda: clock[0])
         yield World(login, links, store, clock, told)
         links.close()
 
@@ -92,18 +96,18 @@ async def test_a_code_is_typed_in() -> None:
     """Whoever asks twice has one code; then the account is there, and they are told."""
     async with world(Waiting(interval_s=0.01), ConnectionError("gone"), PAIR) as one:
         for _ in range(2):
-            said = await one.links.begin(ANN, channel="C1")
+            said = await one.links.begin(ANN, "", channel="C1")
             assert "https://github.test/login/device" in said
             assert "`CODE-1`" in said
         assert "is linked: ann" in await one.heard()
-        kept = await one.store.get(ANN, Service.GITHUB)
+        kept = await one.store.get(ANN, GITHUB)
         assert kept is not None
         assert kept.tokens == PAIR
-        assert "is linked: ann" in await one.links.begin(ANN, channel="C1")
+        assert "is linked: ann" in await one.links.begin(ANN, "", channel="C1")
         assert one.login.begun == 1
-        assert "is forgotten here" in await one.links.unlink(ANN)
-        assert await one.store.get(ANN, Service.GITHUB) is None
-        assert "No GitHub account" in await one.links.unlink(ANN)
+        assert "is forgotten here" in await one.links.unlink(ANN, "")
+        assert await one.store.get(ANN, GITHUB) is None
+        assert "No GitHub account" in await one.links.unlink(ANN, "")
 
 
 @pytest.mark.parametrize(
@@ -116,15 +120,15 @@ async def test_a_code_is_typed_in() -> None:
 async def test_it_comes_to_nothing(answer: Exception, told: str) -> None:
     """They are told, nothing is kept, and may begin again."""
     async with world(answer) as one:
-        await one.links.begin(ANN, channel="C1")
+        await one.links.begin(ANN, "", channel="C1")
         assert told in await one.heard()
-        assert await one.store.get(ANN, Service.GITHUB) is None
-        assert "`CODE-2`" in await one.links.begin(ANN, channel="C1")
+        assert await one.store.get(ANN, GITHUB) is None
+        assert "`CODE-2`" in await one.links.begin(ANN, "", channel="C1")
 
 
 async def test_a_code_that_nobody_types_in() -> None:
     async with world(Waiting(interval_s=0.01)) as one:
-        await one.links.begin(ANN, channel="C1")
+        await one.links.begin(ANN, "", channel="C1")
         one.clock[0] += timedelta(minutes=15)
         assert "not typed in in time" in await one.heard()
 
@@ -132,11 +136,11 @@ async def test_a_code_that_nobody_types_in() -> None:
 async def test_who_wants_it_no_more_is_not_linked() -> None:
     """Though they type it in afterwards."""
     async with world(Waiting(interval_s=0.01)) as one:
-        await one.links.begin(ANN, channel="C1")
-        await one.links.unlink(ANN)
+        await one.links.begin(ANN, "", channel="C1")
+        await one.links.unlink(ANN, "")
         one.login.answers = [PAIR]
         await asyncio.sleep(0.05)
-        assert await one.store.get(ANN, Service.GITHUB) is None
+        assert await one.store.get(ANN, GITHUB) is None
         assert one.told.empty()
 
 
@@ -144,14 +148,14 @@ async def test_who_wants_it_no_more_is_not_linked() -> None:
 async def test_there_is_no_code(fault: Exception) -> None:
     async with world() as one:
         one.login.fault = fault
-        assert "cannot be linked now: no app" in await one.links.begin(ANN, channel="C1")
+        assert "cannot be linked now: no app" in await one.links.begin(ANN, "", channel="C1")
 
 
 async def test_tokens_are_kept_while_it_is_asked_whose_they_are() -> None:
     """The code gives them once."""
     async with world(PAIR, LinkError("the code was used")) as one:
         one.login.faults_of_account = 2
-        await one.links.begin(ANN, channel="C1")
+        await one.links.begin(ANN, "", channel="C1")
         assert "is linked: ann" in await one.heard()
         assert one.login.asked == 1
 
@@ -159,21 +163,45 @@ async def test_tokens_are_kept_while_it_is_asked_whose_they_are() -> None:
 async def test_who_asks_twice_at_once_has_one_code() -> None:
     async with world(Waiting(interval_s=0.01)) as one:
         async with open_task_group() as group:
-            asked = [group.create_task(one.links.begin(ANN, channel="C1")) for _ in range(3)]
+            asked = [group.create_task(one.links.begin(ANN, "", channel="C1")) for _ in range(3)]
         assert len({task.result() for task in asked}) == 1
 
 
 async def test_a_service_that_ends_waits_for_nobody_to_type() -> None:
     """Though the code would be good for a quarter of an hour."""
     async with world(Waiting(interval_s=600)) as one:
-        await one.links.begin(ANN, channel="C1")
+        await one.links.begin(ANN, "", channel="C1")
         one.login.answers = [PAIR]
         one.links.close()
-    assert await one.store.get(ANN, Service.GITHUB) is None
+    assert await one.store.get(ANN, GITHUB) is None
 
 
 async def test_how_many_may_wait() -> None:
     async with world(Waiting(interval_s=0.01)) as one:
         people = [Owner(team="T1", person=f"U{number}") for number in range(10, 11 + MAX_WAITING)]
-        said = [await one.links.begin(owner, channel="C1") for owner in people]
+        said = [await one.links.begin(owner, "", channel="C1") for owner in people]
         assert ["Too many" in text for text in said] == [False] * MAX_WAITING + [True]
+
+
+async def test_accounts_at_several_services() -> None:
+    """Each by its name, in any case of its letters; without a name GitHub's is meant, or the only one."""
+    store = MemoryAccountStore()
+    github, crm = FakeLogin([PAIR]), FakeLogin([PAIR], service=mcp_service("crm"), title="Crm")
+
+    async def tell(_channel: str, _user: str, _text: str) -> None:
+        await asyncio.sleep(0)
+
+    async with asyncio.timeout(10), open_task_group() as group:
+        links = AccountLinks(store, [github, crm], group=group, tell=tell, now=lambda: NOW)
+        only = AccountLinks(store, [crm], group=group, tell=tell, now=lambda: NOW)
+        assert "There is no `wiki`" in await links.begin(ANN, "wiki", channel="C1")
+        assert "`/orion link Crm`" in await links.begin(ANN, "wiki", channel="C1")
+        await links.begin(ANN, "crm", channel="C1")
+        await until(lambda: (ANN, crm.service) in store._rows)
+        assert (github.begun, crm.begun) == (0, 1)
+        await links.begin(ANN, "", channel="C1")
+        await until(lambda: (ANN, GITHUB) in store._rows)
+        assert "Crm account is linked" in await only.begin(ANN, "", channel="C1")
+        assert "Crm account is forgotten" in await links.unlink(ANN, "CRM")
+        assert await store.get(ANN, GITHUB) is not None
+        assert "`/orion unlink GitHub`" in await links.unlink(ANN, "wiki")

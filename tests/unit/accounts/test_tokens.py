@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from typing_extensions import override
 
-from app.accounts.records import Account, Owner, Service, TokenPair
+from app.accounts.records import GITHUB, Account, Owner, Service, TokenPair
 from app.accounts.tokens import AccountTokens, NotLinkedError, RevokedError
 from app.aio import open_task_group
 from app.store.accounts import MemoryAccountStore
@@ -21,7 +21,7 @@ FRESH = TokenPair(access="new", refresh="r2", expires_at=NOW + timedelta(hours=8
 def account(*, minutes: float | None) -> Account:
     expires_at = None if minutes is None else NOW + timedelta(minutes=minutes)
     tokens = TokenPair(access="old", refresh="r1", expires_at=expires_at)
-    return Account(service=Service.GITHUB, id="7", login="ann", tokens=tokens)
+    return Account(service=GITHUB, id="7", login="ann", tokens=tokens)
 
 
 class FakeService:
@@ -51,7 +51,7 @@ async def tokens_of() -> AsyncIterator[TokensOf]:
         def make(store: MemoryAccountStore, service: FakeService, **more: float) -> AccountTokens:
             return AccountTokens(
                 store,
-                Service.GITHUB,
+                GITHUB,
                 group=group,
                 refresh=service.refresh,
                 now=lambda: NOW,
@@ -78,7 +78,7 @@ async def test_an_old_one_is_refreshed_once(tokens_of: TokensOf, minutes: float)
         found = [group.create_task(tokens_of(store, service).of(ANN)) for _ in range(5)]
     assert {one.result().tokens.access for one in found} == {"new"}
     assert service.used == ["r1"]
-    kept = await store.get(ANN, Service.GITHUB)
+    kept = await store.get(ANN, GITHUB)
     assert kept is not None
     assert kept.tokens == FRESH
 
@@ -106,7 +106,7 @@ async def test_a_service_that_is_sick_loses_nothing(tokens_of: TokensOf) -> None
 async def test_who_died_while_refreshing_is_waited_for_no_longer(tokens_of: TokensOf) -> None:
     store, service = MemoryAccountStore(), FakeService()
     await store.link(ANN, account(minutes=-1))
-    assert await store.claim_refresh(ANN, Service.GITHUB, hold_s=0.3)
+    assert await store.claim_refresh(ANN, GITHUB, hold_s=0.3)
     assert (await tokens_of(store, service).of(ANN)).tokens == FRESH
 
 
@@ -116,7 +116,7 @@ async def test_what_is_unlinked_while_it_is_refreshed_stays_so(tokens_of: Tokens
     async with open_task_group() as group:
         asked = group.create_task(_error_of(tokens_of(store, service)))
         await asyncio.sleep(0.02)
-        await store.unlink(ANN, Service.GITHUB)
+        await store.unlink(ANN, GITHUB)
     assert isinstance(asked.result(), NotLinkedError)
 
 
@@ -163,10 +163,10 @@ async def test_an_account_that_is_linked_anew_meanwhile_stays(
     async with open_task_group() as group:
         asked = group.create_task(_error_of(tokens_of(store, service)))
         await asyncio.sleep(0.02)
-        await store.unlink(ANN, Service.GITHUB)
+        await store.unlink(ANN, GITHUB)
         await store.link(ANN, other)
     assert isinstance(asked.result(), NotLinkedError | RevokedError)
-    assert await store.get(ANN, Service.GITHUB) == other
+    assert await store.get(ANN, GITHUB) == other
 
 
 async def _error_of(tokens: AccountTokens) -> Exception | None:

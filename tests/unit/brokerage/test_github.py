@@ -10,7 +10,7 @@ import pytest
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 
-from app.accounts.records import Account, Owner, Service, TokenPair
+from app.accounts.records import GITHUB, Account, Owner, TokenPair
 from app.accounts.tokens import AccountTokens
 from app.aio import open_task_group
 from app.brokerage.credentials import GitCredentials, GitRemotes
@@ -58,13 +58,11 @@ async def _admit(status: int, *, url: str = "") -> tuple[Author | None, MemoryAc
         return Response(status_code=status)
 
     app.add_api_route("/acme/api.git/info/refs", answer)
-    account = Account(
-        service=Service.GITHUB, id="7", login="ann", tokens=TokenPair(access="ghu_ann")
-    )
+    account = Account(service=GITHUB, id="7", login="ann", tokens=TokenPair(access="ghu_ann"))
     await store.link(ANN, account)
     async with serve(app) as own, open_task_group() as group:
         tokens = AccountTokens(
-            store, Service.GITHUB, group=group, refresh=_never, now=lambda: datetime.now(UTC)
+            store, GITHUB, group=group, refresh=_never, now=lambda: datetime.now(UTC)
         )
         remotes = GitRemotes(github_url=own, token="ghp_x")
         github = GitHub(
@@ -97,7 +95,7 @@ async def test_who_may_not_read_it_is_told_why(status: int, told: str, *, is_kep
     author, store, said = await _admit(status)
     assert author is None
     assert told in said
-    assert (await store.get(ANN, Service.GITHUB) is not None) is is_kept
+    assert (await store.get(ANN, GITHUB) is not None) is is_kept
 
 
 async def test_elsewhere_nobody_has_an_account() -> None:

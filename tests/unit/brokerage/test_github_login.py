@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from app.accounts.links import DeviceCode, LinkError, Waiting
-from app.accounts.records import Owner, Service, TokenPair
+from app.accounts.records import GITHUB, Owner, TokenPair
 from app.accounts.tokens import AccountTokens, NotLinkedError, RevokedError
 from app.aio import open_task_group
 from app.brokerage.github_login import GitHubLogin
@@ -53,7 +53,7 @@ async def test_a_code_is_typed_in(world: World) -> None:
     assert isinstance(tokens, TokenPair)
     assert tokens.access not in repr(tokens)
     account = await world.login.account_of(tokens)
-    assert (account.service, account.id, account.login) == (Service.GITHUB, "7", "ann")
+    assert (account.service, account.id, account.login) == (GITHUB, "7", "ann")
     with pytest.raises(LinkError, match="incorrect_device_code"):
         await world.login.ask(code)
 
@@ -136,7 +136,7 @@ async def test_what_was_taken_back_is_unlinked(world: World) -> None:
     async with open_task_group() as group:
         source = AccountTokens(
             store,
-            Service.GITHUB,
+            GITHUB,
             group=group,
             refresh=world.login.refresh,
             now=lambda: datetime.now(UTC),

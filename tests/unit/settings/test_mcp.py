@@ -18,6 +18,9 @@ CLIENT = {
 }
 
 
+URL = "https://crm.example/mcp"
+
+
 def _read(tmp_path: Path, servers: object) -> McpServers:
     path = tmp_path / "mcp.json"
     path.write_text(json.dumps({"mcpServers": servers}))
@@ -86,6 +89,18 @@ def test_what_is_outside_stays_outside(tmp_path: Path) -> None:
             {"a": {"url": "http://x", "headers": {"authorization": "x"}, "oauth": CLIENT}},
             "mcpServers.a: either oauth or the header Authorization, not both",
         ),
+        (
+            {"a": {"url": "http://x", "oauth": {**CLIENT, "client_secret": ""}}},
+            "client_secret is missing, or else device_authorization_url",
+        ),
+        (
+            {"GitHub": {"url": "http://x", "oauth": {**CLIENT, "device_authorization_url": URL}}},
+            "mcpServers.GitHub: people write `/orion link GitHub` for another one, too",
+        ),
+        (
+            {"a": {"url": "http://x", "oauth": {**CLIENT, "device_authorization_url": "x"}}},
+            "a.oauth.device_authorization_url: ",
+        ),
         ({"orion": {"command": "x"}}, "mcpServers.orion: orion is the name of Orion's own"),
         ({"a": {"command": 5}}, "mcpServers.a.command: Input should be a valid string"),
         ({"a": {"command": ""}}, "mcpServers.a.command: String should have at least 1"),
@@ -100,6 +115,16 @@ def test_bad_files_name_the_place(servers: object, reason: str, tmp_path: Path) 
     with pytest.raises(ValueError) as failure:  # noqa: PT011 - its text is compared
         _read(tmp_path, servers)
     assert reason in str(failure.value)
+
+
+def test_people_have_accounts_of_their_own(tmp_path: Path) -> None:
+    """Where there is a device flow; its client may do without a secret."""
+    public = {"token_url": URL, "client_id": "orion", "device_authorization_url": URL}
+    servers = _read(
+        tmp_path,
+        {"wiki": {"url": URL, "oauth": CLIENT}, "crm": {"url": URL, "oauth": public}},
+    )
+    assert list(servers.of_persons) == ["crm"]
 
 
 def test_a_client_with_its_secret_by_reference(tmp_path: Path) -> None:
