@@ -20,6 +20,8 @@ DEPLOYMENT = "orion"
 """As whom it acts with its own token."""
 APP = "orion[bot]"
 """As whom it acts as a GitHub App."""
+NOWHERE = "1" * 40
+"""A commit that there is not."""
 _ENV = {
     "PATH": os.defpath,
     "HOME": "/nonexistent",
@@ -87,8 +89,10 @@ class GitServer:
         git(path, "config", "http.receivepack", "true")
         return path
 
-    def filled(self, name: str, files: dict[str, str], *, submodule: str = "") -> Path:
-        """One with these files on its branch `main`, and perhaps a submodule at a commit that is nowhere."""
+    def filled(
+        self, name: str, files: dict[str, str], *, submodule: str = "", commit: str = NOWHERE
+    ) -> Path:
+        """One with these files on its branch `main`, and perhaps a submodule at a commit."""
         path, work = self.bare(name), self.root / f"work-{name.replace('/', '-')}"
         work.mkdir()
         git(work, "init", "-q", "-b", "main")
@@ -97,7 +101,7 @@ class GitServer:
             (work / file).write_text(text)
         git(work, "add", "-A", "--", ".")
         if submodule:
-            git(work, "update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},{submodule}")
+            git(work, "update-index", "--add", "--cacheinfo", f"160000,{commit},{submodule}")
         git(work, "commit", "-q", "-m", "first")
         git(work, "push", "-q", str(path), "main")
         return path

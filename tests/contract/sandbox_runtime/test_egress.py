@@ -4,35 +4,42 @@ import asyncio
 import inspect
 import shlex
 import socket
+import ssl
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from fastapi import FastAPI
 
 from agent_scripts.inside import relay
 from agent_scripts.repository import git_environment
 from app.aio import open_task_group
 from app.egress.hosts import HostEntry, HostSet, read_items
-from app.egress.proxy import EgressGrant, EgressProxy
+from app.egress.proxy import EgressGrant, EgressProxy, dial
 from app.egress.sets import learn_sets
 from app.egress.tally import Tally
+from app.egress.upstream import Upstream
 from app.settings.settings import host_environment
+from app.web.hosting import serve
 from sandbox_runtime import BrokeredNetwork, Sandbox, SandboxSpec, open_sandbox
 from sandbox_runtime.provider import SandboxProvider
 from sandbox_runtime.providers.docker import DockerSettings
 from sandbox_runtime.providers.docker.provider import DockerProvider
 from sandbox_runtime.providers.local.provider import LocalProvider
 from tests.docker_image import WANTED, ensure_image
+from tests.git_server import TOKEN, GitServer, git
 from tests.long import long_but
 
 pytestmark = [pytest.mark.bubblewrap, pytest.mark.timeout(300)]
 
 INSTALL_TIMEOUT_S = 200.0
 KINDS = ("local", pytest.param("docker", marks=(pytest.mark.docker, pytest.mark.long)))
-ELSEWHERE = "elsewhere.example"
+ELSEWHERE, LISTED = "elsewhere.example", "git.listed.example"
+PUBLIC_ADDRESS = "93.184.215.14"
+"""Any that is public; nobody dials it."""
 CA_NAMES = ("SSL_CERT_FILE", "PIP_CERT", "CURL_CA_BUNDLE")
 
 
@@ -101,16 +108,36 @@ async def place(request: pytest.FixtureRequest, directory: Path) -> AsyncIterato
         one for one in read_items(["private:packages"]) if isinstance(one, HostSet)
     )
     hosts = tuple(dict.fromkeys(host for found in sets.values() for host in found))
+    async with open_place(request.param, directory, hosts) as place:
+        yield place
+
+
+@asynccontextmanager
+async def open_place(
+    kind: str, directory: Path, hosts: Sequence[HostEntry], *, leads_to: int | None = None
+) -> AsyncIterator[Place]:
+    """`leads_to`: the port of this machine that every host is; None = they are where they are."""
     tally = Tally()
+
+    async def look_up_all(_name: str, _port: int) -> Sequence[str]:
+        return [PUBLIC_ADDRESS]
+
+    async def dial_here(_address: str, _port: int) -> Upstream:
+        return await dial("127.0.0.1", leads_to or 0)
+
     door = directory / "door"
     grant = EgressGrant(run_id="run_1", entries=hosts, tally=tally)
     spec = SandboxSpec(
         network=BrokeredNetwork(endpoint=str(door / "sock")),
     )
     async with (
-        open_provider(request.param, directory / "state") as provider,
+        open_provider(kind, directory / "state") as provider,
         open_task_group() as group,
-        EgressProxy(group).listen(door / "egress", lambda: grant),
+        (
+            EgressProxy(group)
+            if leads_to is None
+            else EgressProxy(group, look_up=look_up_all, dial=dial_here)
+        ).listen(door / "egress", lambda: grant),
         open_sandbox(provider, spec) as sandbox,
     ):
         source = inspect.getsource(relay).encode()
@@ -264,3 +291,65 @@ async def test_git_goes_to_the_broker_for_its_own_repository_alone(place: Place)
         assert (code, said in printed) == (128, True), printed
     refused = {use.host for use in place.tally.refused}
     assert refused == {"git.example:443", f"{ELSEWHERE}:443"}
+
+
+@asynccontextmanager
+async def serve_tls(app: FastAPI, directory: Path) -> AsyncIterator[int]:
+    """Serves an app over TLS as `LISTED`, with a certificate that it signs itself: `directory/certificate.pem`; yields the port."""
+    key, certificate = directory / "key.pem", directory / "certificate.pem"
+    names = ("-subj", f"/CN={LISTED}", "-addext", f"subjectAltName=DNS:{LISTED}")
+    made = await asyncio.create_subprocess_exec(
+        *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *names),
+        *("-keyout", key, "-out", certificate),
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    assert await made.wait() == 0
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+
+    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(65536):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async with serve(app) as url:
+
+        async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            plain = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+            async with open_task_group() as group:
+                group.create_task(copy(reader, plain[1]))
+                group.create_task(copy(plain[0], writer))
+
+        async with await asyncio.start_server(pass_on, "127.0.0.1", 0, ssl=context) as server:
+            yield int(server.sockets[0].getsockname()[1])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_submodules_of_listed_hosts_are_fetched(
+    kind: str, directory: Path, tmp_path: Path
+) -> None:
+    """By the proxy, over https; from a host on no list none is."""
+    git_hosts = GitServer(root=tmp_path / "git")
+    lib = git_hosts.filled("acme/lib", {"lib.txt": "of the submodule"})
+    modules = '[submodule "lib"]\n\tpath = lib\n\turl = ../lib.git\n'
+    at = git(lib, "rev-parse", "main")
+    git_hosts.filled("acme/api", {".gitmodules": modules}, submodule="lib", commit=at)
+    astray = modules.replace("../lib.git", f"https://{ELSEWHERE}/lib.git")
+    git_hosts.filled("acme/astray", {".gitmodules": astray}, submodule="lib", commit=at)
+    async with (
+        serve_tls(git_hosts.app(), tmp_path) as port,
+        open_place(kind, directory, [HostEntry(name=LISTED)], leads_to=port) as place,
+    ):
+        trusted = f"{place.sandbox.paths.work}/ca.pem"
+        certificate = (tmp_path / "certificate.pem").read_bytes()
+        await place.sandbox.write_files({trusted: certificate})
+        clone = f"GIT_SSL_CAINFO={trusted} git clone -q --recursive https://x-access-token:{TOKEN}@{LISTED}/acme"
+        code, printed = await place.run(f"{clone}/api.git && cat api/lib/lib.txt")
+        assert (code, printed) == (0, "of the submodule"), printed
+        code, printed = await place.run(f"{clone}/astray.git")
+        assert (code != 0, "response 403" in printed) == (True, True), printed
+        reached = {use.host for use in place.tally.uses if use.connections}
+        assert reached == {f"{LISTED}:443"}
+        assert {use.host for use in place.tally.refused} == {f"{ELSEWHERE}:443"}
