@@ -4,8 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.egress.bypasses import BYPASSES, Bypass
+from tests.egress.bypasses import BYPASSES, Bypass, render
 from tests.egress.rig import ANSWER, open_rig
+
+
+def test_the_document_is_the_table() -> None:
+    """`make network` renders it."""
+    assert Path("docs/network.md").read_text() == render()
 
 
 @pytest.mark.parametrize("bypass", BYPASSES, ids=str)
