@@ -218,6 +218,8 @@ class McpBroker:
             refusal = await self._let_act(live, name, messages)
             if refusal is not None:
                 return refusal
+            with suppress(OSError):  # people may have taken longer than its token was good for
+                account = await self._account_at(name, live)
         context = _CallContext(
             live=live,
             name=name,

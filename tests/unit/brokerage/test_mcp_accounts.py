@@ -1,6 +1,6 @@
 """An MCP server that is asked as whoever asked: linked by a code at its authorization server, refreshed, taken back; by nobody else's right."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -41,6 +41,7 @@ class World:
     """Of the broker."""
     notes: list[str]
     effects: list[str] = field(default_factory=list)
+    before_effect: Callable[[], Awaitable[object]] | None = None
 
     async def link(self, owner: Owner, name: str) -> Account:
         code = await self.login.begin()
@@ -62,6 +63,8 @@ class World:
 
         async def noted() -> None:
             self.effects.append(method)
+            if self.before_effect is not None:
+                await self.before_effect()
 
         hooks = GrantHooks(on_call=lambda _call: None, on_effect=noted)
         with self.registry.open_grant(grant, hooks) as token:
@@ -168,6 +171,20 @@ async def test_tokens_are_refreshed(world: World) -> None:
     assert kept is not None
     assert kept.tokens != old.tokens
     assert old.tokens.access not in world.accounts.tokens
+
+
+async def test_a_token_that_was_replaced_while_people_were_asked(world: World) -> None:
+    """The new one is sent, and the account is still there."""
+    await world.link(ANN, "ann")
+
+    async def replace() -> None:
+        world.accounts.revoke("ann")
+        await world.link(ANN, "anew")
+
+    world.before_effect = replace
+    said = await world.call(ANN, "note", text="after a yes")
+    assert said["result"]["content"][0]["text"] == "kept after a yes"
+    assert set(world.accounts.reached_by) == {"anew"}
 
 
 async def test_what_is_taken_back_is_forgotten(world: World) -> None:
