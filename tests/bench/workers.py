@@ -8,21 +8,21 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from statistics import median
 
 from app.runs.testing import Run
 from sandbox_runtime.task_group import open_task_group
+from tests.bench import fleet
+from tests.bench.fleet import Fleet
 from tests.bench.load import percentile
-from tests.bench.processes import open_server
 from tests.bench.scale import Bench
 from tests.bench.slack_server import CHANNELS
 from tests.bench.table import Row
 from tests.bench.turns import FIRST_ANSWER_TIMEOUT_S, ask, ask_in, open_scene
 from tests.dispatchers import Crowd, accept, accepting, new_run
 from tests.fake_slack_client import FakeSlackClient, open_client
-from tests.ports import free_port
 from tests.postgres import create_database, run_postgres
 from tests.waiting import until
 
@@ -30,7 +30,7 @@ SLEEP_S, SLOTS, PEOPLE = 2.0, 8, 12
 WORKERS = 3
 LEAST_SPEED_UP, LARGEST_SHARE = 2.6, 1.25
 TAKEN_OVER_WITHIN_S, GIVEN_BACK_WITHIN_S = 20.0, 2.0
-REAL_SLOTS, REAL_SPEED_UP, MODEL_S = 2, 2.3, 8
+REAL_SPEED_UP, MODEL_S = 2.3, 8
 REAL_ANSWER_TIMEOUT_S = 200.0
 """Of the last one of a batch, which has to wait for all the others."""
 
@@ -63,7 +63,7 @@ async def measure_workers(bench: Bench) -> Sequence[Row]:
             target=LARGEST_SHARE,
         ),
         Row(
-            figure=f"{scale.real_runs} mentions answered, real sandboxes, {REAL_SLOTS} slots each, a model that writes for {MODEL_S} s: three workers against one",
+            figure=f"{scale.real_runs} mentions answered, real sandboxes, {fleet.SLOTS} slots each, a model that writes for {MODEL_S} s: three workers against one",
             unit="x",
             orion=real_alone_s / real_together_s,
             sign=">=",
@@ -105,35 +105,14 @@ async def _batch(bench: Bench, url: str, *, workers: int) -> tuple[float, Sequen
 async def _real_batches(bench: Bench, url: str) -> Sequence[float]:
     """From the first of as many mentions at once to the last answer: with one worker, and with three; before them a front."""
     async with open_scene(bench) as scene, open_client(scene.world.url) as person:
-        given = {"ORION_DATABASE_URL": url, "ORION_MAX_CONCURRENT_RUNS": str(REAL_SLOTS)}
-        settings = scene.settings(traces=False) | given
+        processes = Fleet(scene=scene, person=person, url=url)
         took_s = []
-        async with open_server(
-            ("app.cli", "serve", "--no-work"),
-            port=scene.port,
-            directory=bench.directory,
-            settings=settings,
-        ):
+        async with processes.start("serve", "--no-work", port=scene.port):
             for count in (1, WORKERS):
-                async with _open_workers(bench, settings, count):
+                async with processes.workers(count):
                     await ask(person, timeout_s=FIRST_ANSWER_TIMEOUT_S)
                     took_s.append(await _answered(person, bench.scale.real_runs))
     return took_s
-
-
-@asynccontextmanager
-async def _open_workers(
-    bench: Bench, settings: Mapping[str, str], count: int
-) -> AsyncIterator[None]:
-    async with AsyncExitStack() as stack:
-        for _ in range(count):
-            port = free_port()
-            own = {**settings, "ORION_PORT": str(port)}
-            worker = open_server(
-                ("app.cli", "worker"), port=port, directory=bench.directory, settings=own
-            )
-            await stack.enter_async_context(worker)
-        yield
 
 
 async def _answered(person: FakeSlackClient, count: int) -> float:
