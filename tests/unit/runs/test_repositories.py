@@ -41,7 +41,7 @@ from app.runs.testing import (
 from app.store.pull_requests import MemoryPullRequestStore
 from app.tracing.null import NullRunTrace
 from sandbox_runtime.types import ExecResult
-from tests.building import make_run
+from tests.building import make_request, make_run
 
 GITHUB = "https://github.com"
 _NOW = datetime.now(UTC)
@@ -128,7 +128,6 @@ async def _unasked(_deed: Deed) -> None:
 
 
 def _attempt(repo: str = "acme/api", *, is_said: bool = True, wants: bool = False) -> Any:
-    options = SimpleNamespace(prompt="change it")
     return SimpleNamespace(
         choice=Choice(
             repo=Chosen(value=repo, source=Source.MESSAGE if is_said else Source.THREAD),
@@ -140,7 +139,7 @@ def _attempt(repo: str = "acme/api", *, is_said: bool = True, wants: bool = Fals
         enter=lambda _phase: None,
         trace=NullRunTrace(),
         asker=Asker(name="Ada `@admin`"),
-        run=SimpleNamespace(request=SimpleNamespace(options=options, team="T1", user="U1")),
+        run=make_run(make_request(text="change it")),
         stop=SimpleNamespace(user=None),
     )
 
