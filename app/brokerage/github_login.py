@@ -5,7 +5,7 @@ Source: GitHub, "Generating a user access token for a GitHub App", device flow, 
 
 from typing import Final
 
-from app.accounts.links import DeviceCode, LinkError, Waiting
+from app.accounts.links import LinkError
 from app.accounts.records import GITHUB, Account, TokenPair
 from app.brokerage.device_flow import TIMEOUT_S, DeviceClient, DeviceFlow
 from app.brokerage.github_api import api_headers
@@ -17,7 +17,7 @@ _WORDS: Final = {
 }
 
 
-class GitHubLogin:
+class GitHubLogin(DeviceFlow):
     """Implements Login, for one GitHub App."""
 
     service = GITHUB
@@ -36,21 +36,12 @@ class GitHubLogin:
             client_id=client_id,
             words=_WORDS,
         )
-        self._flow = DeviceFlow(client, timeout_s=timeout_s)
+        super().__init__(client, timeout_s=timeout_s)
         self._api_url = api_url.rstrip("/")
-
-    async def begin(self) -> DeviceCode:
-        return await self._flow.begin()
-
-    async def ask(self, code: DeviceCode) -> TokenPair | Waiting:
-        return await self._flow.ask(code)
-
-    async def refresh(self, tokens: TokenPair) -> TokenPair:
-        return await self._flow.refresh(tokens)
 
     async def account_of(self, tokens: TokenPair) -> Account:
         headers = api_headers(tokens.access)
-        found = await self._flow.request("GET", f"{self._api_url}/user", headers=headers)
+        found = await self.request("GET", f"{self._api_url}/user", headers=headers)
         number, login = found.get("id"), found.get("login")
         if not isinstance(number, int) or not isinstance(login, str) or not login:
             raise LinkError("GitHub does not say whose account it is")

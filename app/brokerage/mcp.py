@@ -285,6 +285,11 @@ class McpBroker:
 
     async def _forward(self, request: Request, body: bytes, context: "_CallContext") -> Response:
         live, name, server = context.live, context.name, context.server
+        if server.is_personal and context.account is None:
+            message = f"the account at {name} was unlinked meanwhile"
+            return self._registry.refuse(
+                Refusal(status=403, kind="permission_error", message=message), live
+            )
         headers = httpx.Headers(_forwarded_headers(request.headers))
         headers["accept-encoding"] = "identity"
         if body:  # what its form is called is no word of the client's

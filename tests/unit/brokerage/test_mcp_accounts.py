@@ -187,6 +187,14 @@ async def test_a_token_that_was_replaced_while_people_were_asked(world: World) -
     assert set(world.accounts.reached_by) == {"anew"}
 
 
+async def test_who_unlinks_while_people_are_asked_is_not_acted_for(world: World) -> None:
+    """Nor is the server asked as nobody, with what the operator has it sent."""
+    await world.link(ANN, "ann")
+    world.before_effect = lambda: world.store.unlink(ANN, mcp_service("crm"))
+    assert (await world.call(ANN, "note", text="no"))["status"] == 403
+    assert (world.notes, world.accounts.reached_by) == ([], [])
+
+
 async def test_what_is_taken_back_is_forgotten(world: World) -> None:
     """At the first refusal; from then on it is told how to link it."""
     await world.link(ANN, "ann")
