@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -28,11 +29,9 @@ _PIP_DEFAULT: Final = "from pip._internal.models.index import PyPI; print(PyPI.s
 _KNOWN: Final = {"pip": "pip", "npm": "semver"}
 """A small package that each index has: where its file is, the files are."""
 _INDEX_OF_CARGO: Final = """
-directory=$(mktemp -d)
-trap 'rm -rf "$directory"' EXIT
-cargo new --quiet --lib --vcs none --name asked "$directory/asked"
-cd "$directory/asked"
-CARGO_LOG=network=debug cargo add cfg-if 2>&1 || true
+cargo new --quiet --lib --vcs none --name asked "$1/asked"
+cd "$1/asked"
+CARGO_LOG=network=debug timeout 20 cargo add cfg-if 2>&1 || true
 """
 """Cargo tells its index only while it asks it, also where that fails. Source: cargo 1.95."""
 _CARGO_ASKS = re.compile(r"fetch (\S+/config\.json)")
@@ -132,7 +131,9 @@ async def _with_files(registry: str) -> Collection[str]:
 
 
 async def _ask_cargo() -> Collection[str]:
-    found = _CARGO_ASKS.search(await _run("sh", "-ec", _INDEX_OF_CARGO))
+    with TemporaryDirectory() as directory:
+        said = await _run("sh", "-ec", _INDEX_OF_CARGO, "sh", directory)
+    found = _CARGO_ASKS.search(said)
     if found is None:
         return ()
     try:
