@@ -43,7 +43,7 @@ _SESSION = SessionArguments(
     newest=("--continue",),
 )
 _MAX_RETRIES = 2
-_SCRIPT_FILES = ("agents/claude/inside/talk.py", "inside/messages.py")
+_SCRIPT_FILES = ("agents/claude/inside/talk.py", "inside/talking.py", "inside/messages.py")
 
 
 class ClaudeCodeAdapter(NpmAdapter):

@@ -1,15 +1,14 @@
 """What stands between the supervisor and Claude Code, with a small CLI in its place that says what the real one does."""
 
-import json
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.unit.agent_scripts.talking import Talking, open_talk
 
 CLI = """
 import json, os, sys, time
@@ -59,41 +58,13 @@ sys.exit(3 if hear() is None else 9)
 """
 
 
-@contextmanager
-def talking(directory: Path, mode: str, message: Mapping[str, Any]) -> Iterator["Talking"]:
-    cli, request, told = (directory / name for name in ("cli.py", "request.json", "told"))
-    cli.write_text(CLI)
-    told.mkdir()
-    request.write_text(json.dumps({"message": message, "told_path": str(told)}))
-    script = Path("agent_scripts/agents/claude/inside/talk.py").resolve()
-    argv = [sys.executable, "-I", str(script), str(request), sys.executable, str(cli), mode]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE) as process:
-        try:
-            yield Talking(process, told)
-        finally:
-            process.kill()
-
-
-class Talking:
-    def __init__(self, process: "subprocess.Popen[bytes]", told: Path) -> None:
-        self.process = process
-        self._told = told
-
-    def line(self) -> Mapping[str, Any]:
-        assert self.process.stdout is not None
-        record: Mapping[str, Any] = json.loads(self.process.stdout.readline())
-        return record
-
-    def rest(self) -> Sequence[Mapping[str, Any]]:
-        assert self.process.stdout is not None
-        return [json.loads(line) for line in self.process.stdout]
-
-    def tell(self, name: str, text: str) -> None:
-        (self._told / f"{name}.tmp").write_text(json.dumps({"text": text}))
-        (self._told / f"{name}.tmp").rename(self._told / f"{name}.json")
-
-
 HELLO = {"text": "hello", "images": []}
+
+
+def talking(
+    directory: Path, mode: str, message: Mapping[str, Any]
+) -> AbstractContextManager[Talking]:
+    return open_talk(directory, "claude", CLI, mode, {"message": message})
 
 
 def kinds(records: Sequence[Mapping[str, Any]]) -> list[str]:
