@@ -8,16 +8,16 @@ import json
 import re
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from agent_scripts.adapter import AgentAdapter, AgentSession
 from sandbox_runtime.lifecycle import open_sandbox
 from tests.agents.agent_rig import RigTurn, open_rig
 
-STATE = Path(".venv/recording").absolute()
-"""Not in the repository; kept, so that a second recording installs nothing."""
 OUR_ID = "5e551000-0000-4000-8000-0000000000{:02}"
 """Session ids that we made; they stay."""
 _UUID = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b")
@@ -84,10 +84,10 @@ async def record(
     path_of = _paths(adapter.name, package)
     names = sys.argv[1:]
     sessions = {"unknown": _UNKNOWN_IDS.get(adapter.name, OUR_ID.format(2))}
-    async with (
-        open_rig(STATE / adapter.name, adapter) as rig,
-        open_sandbox(rig.provider, rig.spec()) as sandbox,
-    ):
+    async with AsyncExitStack() as stack:
+        state = Path(stack.enter_context(TemporaryDirectory()), "state")
+        rig = await stack.enter_async_context(open_rig(state, adapter))
+        sandbox = await stack.enter_async_context(open_sandbox(rig.provider, rig.spec()))
         for scene in scenes:
             if names and scene.name not in names:
                 continue
