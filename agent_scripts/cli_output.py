@@ -83,7 +83,7 @@ def shown_argument(arguments: object) -> str:
 def plan_in(arguments: object) -> tuple[PlanStep, ...]:
     """Returns the steps of a plan, whichever agent's tool tells it, at most 50; empty for the arguments of any other tool.
 
-    Source: what Claude Code (TodoWrite), Codex (`todo_list`), Gemini (`write_todos`), OpenCode (`todowrite`), Cursor (`updateTodos`)
+    Source: what Claude Code (TodoWrite), Codex (`turn/plan/updated`), Gemini (`write_todos`), OpenCode (`todowrite`), Cursor (`updateTodos`)
     and Copilot (`update_todo`: Markdown with check boxes) are documented to take, read 2026-11.
     """
     if not isinstance(arguments, dict):
@@ -105,11 +105,11 @@ def plan_in(arguments: object) -> tuple[PlanStep, ...]:
 
 
 def _plan_step(title: str, status: str) -> PlanStep:
-    word = status.lower().removeprefix("todo_status_").replace("-", "_")
+    word = status.lower().removeprefix("todo_status_").replace("-", "").replace("_", "")
     shown = " ".join(title.split())[:_MAX_STEP_CHARS]
     if word in ("done", "completed", "complete", "cancelled", "canceled"):
         return PlanStep(title=shown, status="completed")
-    return PlanStep(title=shown, status="in_progress" if word == "in_progress" else "pending")
+    return PlanStep(title=shown, status="in_progress" if word == "inprogress" else "pending")
 
 
 def size_of(output: object) -> int:

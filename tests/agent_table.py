@@ -40,6 +40,8 @@ PROOFS: Final[Mapping[str, str]] = {
     "x": f"{_UNIT}/test_claude_code_output.py::test_a_turn_with_tools",
     "y": f"{_UNIT}/test_opencode_output.py::test_a_turn_with_tools",
     "z": "tests/e2e/test_canary.py::test_an_agent_that_looks_everywhere_finds_nothing",
+    "A": "tests/e2e/test_urgent.py::test_an_agent_at_work_is_told_of_an_urgent_message",
+    "B": "tests/e2e/test_urgent.py::test_a_command_line_at_work_is_told",
 }
 ROWS: Final[Mapping[str, Mapping[str, str]]] = {
     "install, local": {"anthropic": "a", "claude": "g k", "codex": "i l", "copilot": "i n", "gemini": "i n", "opencode": "i m"},
@@ -52,6 +54,7 @@ ROWS: Final[Mapping[str, Mapping[str, str]]] = {
     "usage": {"anthropic": "q", "claude": "g h", "codex": "i j", "copilot": "i j", "gemini": "i j", "opencode": "i j", "cursor": "its own: t"},
     "session and resume": {"anthropic": "history", "claude": "g h k", "codex": "i j l", "copilot": "i j n", "gemini": "history after tools: i j", "opencode": "i j m"},
     "Stop": {"anthropic": "c e", "claude": "h", "codex": "i j", "copilot": "i j", "gemini": "i j", "opencode": "i j"},
+    "told of a message while it works": {"anthropic": "A", "claude": "B", "codex": "B"},
     "MCP": {"anthropic": "p", "claude": "o", "codex": "p", "copilot": "p", "gemini": "p", "opencode": "p"},
     "a dead MCP server is told": {"anthropic": "p", "claude": "o", "codex": "p", "copilot": "p", "gemini": "p, not which", "opencode": "p", "cursor": "says nothing"},
     "diff in the thread": {"anthropic": "d", "claude": "g h", "codex": "i j", "copilot": "i j", "gemini": "i j", "opencode": "i j"},

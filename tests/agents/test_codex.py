@@ -32,10 +32,12 @@ args = ["/work/started"]
 _HOOKS = (
     b'{"hooks":{"SessionStart":[{"hooks":[{"type":"command","command":"touch /work/hooked"}]}]}}'
 )
+_RULES = b'prefix_rule(pattern=["echo"], decision="forbidden")\n'
 _HOSTILE = {
     ".codex/config.toml": _CONFIG,
     ".codex/hooks.json": _HOOKS,
-    ".codex/rules/evil.rules": b"planted",
+    ".codex/rules/evil.rules": _RULES,
+    "/home/agent/.codex/rules/evil.rules": _RULES,
     "/home/agent/.codex/config.toml": _CONFIG,
     "/home/agent/.codex/hooks.json": _HOOKS,
 }
@@ -55,11 +57,12 @@ async def test_codex(tmp_path: Path) -> None:
 
 
 async def _obeys_no_work_tree(rig: AgentRig, sandbox: Sandbox) -> None:
-    """Providers, hooks, MCP servers and instructions of its settings in the work tree or the home do nothing."""
+    """Providers, hooks, MCP servers, rules and instructions of its settings in the work tree or the home do nothing."""
     await sandbox.write_files(_HOSTILE)
-    turn = await rig.ask(sandbox, "hello")
+    turn = await rig.ask(sandbox, "run: echo obeyed")
     assert turn.finished.error is None, turn.finished.detail
     assert turn.calls
+    assert "Output:\nobeyed" in turn.finished.text
     assert "planted" not in "".join(turn.lines)
     listed = await sandbox.exec(["ls", "/work"], timeout_s=10)
     assert listed.text.split() == []

@@ -1,13 +1,11 @@
 """Claude Code answers in Slack: its files and its memory last from question to question."""
 
 import asyncio
-import json
 from pathlib import Path
 
 import pytest
 
-from app.runs.testing import HEARD_BEFORE, MEANWHILE
-from tests.e2e.harness import Stage, open_orion, open_world, text_of
+from tests.e2e.harness import open_orion, open_world, text_of
 from tests.e2e.orion_process import new_state_dir
 from tests.e2e.prepared import prepared_state_dir
 from tests.e2e.secret_scan import KEYS, scan
@@ -55,38 +53,6 @@ async def test_a_turn_changes_a_file_and_the_next_one_knows(
         assert "offline model" in text_of(await stage.answer(again, thread_ts=ts))
         assert (await stage.record(again)).result.error_code is None
         assert await scan(stage, KEYS, there="Written by Orion's offline", thread_ts=ts)
-
-
-async def _until_shown(stage: Stage, ts: str, words: str) -> None:
-    await stage.client.wait_for_reply(ts, lambda reply: words in text_of(reply))
-
-
-@pytest.mark.long
-async def test_it_is_told_of_an_urgent_message_while_it_works(
-    prepared_claude: Path, tmp_path: Path
-) -> None:
-    """While its model writes, which breaks off, and behind the command that goes; one answer is to both, and its memory lasts."""
-    async with (
-        open_world() as world,
-        open_orion(world, new_state_dir(tmp_path), prepared_claude, ORION_AGENT="claude") as stage,
-    ):
-        ts = ""
-        for asked, shown in (
-            ("!slow 25", "offline model and I write"),
-            ("run: sleep 6; echo first", "sleep 6"),
-        ):
-            ts = await stage.client.say(f"@Orion {asked}")
-            await _until_shown(stage, ts, shown)
-            urgent = await stage.client.say("@Orion ! run: echo 47$((11))", thread_ts=ts)
-            await stage.answer(ts)
-            assert HEARD_BEFORE in text_of(await stage.answer(urgent, thread_ts=ts))
-            record = await stage.record(ts)
-            assert (record.state, record.result.heard) == ("succeeded", (stage.run_id(urgent),))
-            requests = [json.dumps(one) for one in await world.model_requests()]
-            assert any(MEANWHILE in one and "run: echo 47$((11))" in one for one in requests)
-        after = await stage.client.say("@Orion what did I ask before?", thread_ts=ts)
-        assert "echo 47$((11))" in text_of(await stage.answer(after, thread_ts=ts))
-        assert stage.orion.log_lines("agent.session_lost") == []
 
 
 @pytest.mark.long

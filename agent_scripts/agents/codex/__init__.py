@@ -7,6 +7,7 @@ SPEC = AgentSpec(
     adapter=f"{__name__}.adapter:CodexAdapter",
     protocol=ModelProtocol.OPENAI,
     default_model="gpt-5.4",
+    hears_messages=True,
     # It asks for no other model than the one it is given.
     helper_models=(),
     other_words=("code", "codec", "coded", "coder", "codes"),

@@ -4,6 +4,7 @@ What is said here of its options, variables and files was seen with version 0.16
 there.
 """
 
+import json
 from collections.abc import Mapping
 
 from typing_extensions import override
@@ -17,15 +18,16 @@ from agent_scripts.cli_agent import (
     SessionArguments,
     Toml,
     plain_environment,
+    render_prompt,
     render_toml,
     server_table,
 )
 from agent_scripts.cli_output import UUID
+from agent_scripts.supervision import script_files, script_path, told_path
 
+_SCRIPT_FILES = ("agents/codex/inside/talk.py", "inside/talking.py", "inside/messages.py")
 # It makes the ids of its threads itself, and tells them at once.
-_SESSION = SessionArguments(
-    called="thread of Codex", form=UUID, resume=("resume", "{id}"), newest=("resume", "--last")
-)
+_SESSION = SessionArguments(called="thread of Codex", form=UUID, resume=("{id}",), newest=("",))
 _TOKEN_VARIABLE = "ORION_RUN_TOKEN"  # noqa: S105 - its name
 _MAX_RETRIES = 2
 _MCP_START_S = 10
@@ -39,16 +41,23 @@ class CodexAdapter(NpmAdapter):
     @override
     def command(self, turn: AgentTurn) -> AgentCommand:
         files = CliFiles(turn)
-        prompt_path = files.add_prompt()
         codex_home = f"{turn.paths.home}/.codex"
         # Made anew at every start: whatever the agent left there is gone.
         files.add(f"{codex_home}/config.toml", render_toml(_config(turn)), names_relay=True)
-        images = (f"--image={image.path}" for one in turn.messages for image in one.images)
-        arguments = [*_FIXED_ARGUMENTS, "--model", turn.model, *turn.extra_arguments]
+        request = {
+            "text": render_prompt(turn.messages),
+            "images": [image.path for one in turn.messages for image in one.images],
+            "options": {"model": turn.model, **_FIXED_OPTIONS},
+            "resume": next(iter(_SESSION.of(turn.session)), None),
+            "rules": f"{codex_home}/rules",
+            "told_path": told_path(turn.paths),
+        }
+        script = script_path(turn.paths, _SCRIPT_FILES[0])
         return AgentCommand(
             argv=(
-                *(f"{turn.paths.environment}/codex/bin/codex", "exec"),
-                *(*arguments, *_SESSION.of(turn.session), *images, "-"),
+                *("python3", "-I", script, files.add("request.json", json.dumps(request))),
+                *(f"{turn.paths.environment}/codex/bin/codex", "app-server", "--strict-config"),
+                *turn.extra_arguments,
             ),
             env={
                 **plain_environment(turn.paths),
@@ -56,20 +65,13 @@ class CodexAdapter(NpmAdapter):
                 "CODEX_HOME": codex_home,
                 _TOKEN_VARIABLE: turn.run_token,
             },
-            files=files.all(),
-            stdin_path=prompt_path,
+            files=(*files.all(), *script_files(turn.paths, _SCRIPT_FILES)),
         )
 
 
-_FIXED_ARGUMENTS = (
-    *("--json", "--strict-config", "--ignore-rules"),
-    # The sandbox is ours; this also lets it work outside of a repository.
-    "--dangerously-bypass-approvals-and-sandbox",
-)
-_FIXED_ENV = {
-    # Failed MCP servers are told on stderr only, and only at this level.
-    "RUST_LOG": "error,codex_mcp::rmcp_client=warn",
-}
+# The sandbox is ours, and nobody is there to be asked.
+_FIXED_OPTIONS = {"approvalPolicy": "never", "sandbox": "danger-full-access"}
+_FIXED_ENV = {"RUST_LOG": "error"}
 _FEATURES_LEFT_OUT = (
     # They reach the network from elsewhere, or wait for a person or an app.
     *("apps", "browser_use", "computer_use", "image_generation", "in_app_browser"),

@@ -1,10 +1,9 @@
-"""What Codex prints with `exec --json`, read as events and an outcome.
+"""What Codex's `app-server` tells of a turn, read as events and an outcome.
 
 The shapes are those of version 0.169.0, recorded in tests/data/codex. Lines and fields that are unknown give nothing, so that
 older and newer versions are read as far as they agree.
 
-Its usage is counted over all turns of a thread, so that none of it is reported as that of a model call; the broker counts
-those. It tells no cost.
+Its usage is not reported: the broker counts it. It tells no cost.
 """
 
 import re
@@ -17,6 +16,7 @@ from agent_scripts.cli_output import (
     AnswerText,
     Failure,
     broken_server_note,
+    code_of_status,
     end_turn,
     plan_in,
     read_record,
@@ -28,15 +28,24 @@ from agent_scripts.cli_output import (
 from agent_scripts.events import (
     AgentErrorCode,
     AgentEvent,
+    MessageHeard,
     ToolFinished,
     ToolStarted,
     TurnFinished,
 )
 
-_NO_SESSION = re.compile(r"^Error: thread/resume: .{0,80}no rollout found for thread id", re.M)
-_BROKEN_SERVER = re.compile(r'MCP server startup failed server_name="([\w-]{1,80})"')
+_NO_SESSION = re.compile(r"^no rollout found\b")
 _HARMLESS = "Model metadata for "
 """It has no price list or limits of its own for such a model, and works with it."""
+_CODE_OF_ERROR: Mapping[str, AgentErrorCode] = {
+    "contextWindowExceeded": AgentErrorCode.MODEL_CONTEXT_EXCEEDED,
+    "usageLimitExceeded": AgentErrorCode.MODEL_BILLING,
+    "rateLimitExceeded": AgentErrorCode.MODEL_RATE_LIMITED,
+    "serverOverloaded": AgentErrorCode.MODEL_OVERLOADED,
+    "internalServerError": AgentErrorCode.MODEL_UNAVAILABLE,
+    "modelNotFound": AgentErrorCode.MODEL_NOT_FOUND,
+    "unauthorized": AgentErrorCode.MODEL_AUTH_FAILED,
+}
 _MAX_NOTES = 10
 _MAX_NOTE_CHARS = 300
 _MAX_SHELL_CHARS = 8000
@@ -49,12 +58,16 @@ class CodexParser:
     def __init__(self) -> None:
         self._thread_id: str | None = None
         self._text = AnswerText()
+        self._writing = ""
+        """The id of the message whose text comes in pieces."""
+        self._answers: list[str] = []
+        """What was answered whole before further messages were heard."""
         self._last_message = ""
         self._is_last = False
-        """No tool was begun or ended since."""
+        """No tool was begun or ended since, nor another message begun."""
         self._open: set[str] = set()
-        self._is_completed = False
-        self._failed = ""
+        self._is_begun = self._is_completed = False
+        self._failure: Failure | None = None
         self._notes: list[str] = []
 
     def feed(self, line: str) -> Sequence[AgentEvent]:
@@ -63,44 +76,60 @@ class CodexParser:
 
     def finish(self, agent_exit: AgentExit) -> TurnFinished:
         is_final = self._is_completed or (agent_exit.reason == "idle" and self._is_last)
-        broken = dict.fromkeys(_BROKEN_SERVER.findall(agent_exit.stderr_tail))
+        said = self._last_message if is_final else ""
         return end_turn(
             agent_exit,
-            answer=self._last_message if is_final else "",
+            answer="\n\n".join((*self._answers, said)) if said else "",
             written=self._text.whole,
-            failure=self._failure(agent_exit),
+            failure=self._failure,
             has_ended=self._is_completed,
             session_id=self._thread_id,
-            notes=(*(broken_server_note(name, "failed") for name in broken), *self._notes),
+            notes=dict.fromkeys(self._notes),
         )
-
-    def _failure(self, agent_exit: AgentExit) -> Failure | None:
-        if self._failed:
-            # It has words for each failure and no codes: the broker knows what its models said.
-            return Failure(code=AgentErrorCode.EXECUTION_FAILED, detail=self._failed)
-        is_lost = self._thread_id is None and _NO_SESSION.search(agent_exit.stderr_tail)
-        if is_lost and agent_exit.exit_code != 0:
-            return Failure(code=AgentErrorCode.SESSION_NOT_FOUND, detail="no such thread")
-        return None
 
     def _read(self, record: Mapping[str, Any]) -> Iterator[AgentEvent]:
         match record:
-            case {"type": "thread.started"}:
-                self._thread_id = self._thread_id or told_session(record.get("thread_id"))
-            case {"item": {"id": str(item_id), "type": "todo_list"} as item}:
-                yield from _plan(item_id, item)
-            case {"type": "item.started", "item": {"id": str(item_id), "type": str()} as item}:
-                yield from self._start(item_id, item)
-            case {"type": "item.completed", "item": {"id": str(item_id), "type": str()} as item}:
-                yield from self._complete(item_id, item)
-            case {"type": "turn.completed"}:
-                self._is_completed = True
-            case {"type": "turn.failed", "error": error}:
-                self._failed = text_of(error, "message") or "it did not say why"
+            case {"result": {"thread": {"id": thread_id}}}:
+                self._thread_id = self._thread_id or told_session(thread_id)
+            case {"id": _, "error": error} if not self._is_begun:
+                self._failure = _failure(error)
+            case {"method": str(method), "params": dict(params)}:
+                yield from self._notice(method, params)
             case _:
                 pass
 
+    def _notice(self, method: str, params: Mapping[str, Any]) -> Iterator[AgentEvent]:
+        match method, params:
+            case "turn/started", _:
+                self._is_begun = True
+            case "turn/completed", {"turn": {"status": "completed"}}:
+                self._is_completed = True
+            case "turn/completed", {"turn": {"error": error}}:
+                self._failure = _failure(error)
+            case "turn/plan/updated", {"turnId": str(turn_id)}:
+                if plan := plan_in(params):
+                    yield ToolStarted(tool_id=turn_id, name="update_plan", argument="", plan=plan)
+            case "item/agentMessage/delta", {"itemId": str(item_id), "delta": str(delta)}:
+                yield from self._write(item_id, delta)
+            case "item/started", {"item": {"id": str(item_id), "type": str()} as item}:
+                yield from self._start(item_id, item)
+            case "item/completed", {"item": {"id": str(item_id), "type": str()} as item}:
+                yield from self._complete(item_id, item)
+            case _ if len(self._notes) < _MAX_NOTES:
+                self._notes += _notes_in(method, params)
+
+    def _write(self, item_id: str, text: str) -> Iterator[AgentEvent]:
+        if item_id != self._writing:
+            self._writing, self._is_last = item_id, False
+            self._text.begin_message()
+        yield from self._text.write(text)
+
     def _start(self, item_id: str, item: Mapping[str, Any]) -> Iterator[AgentEvent]:
+        if item["type"] == "userMessage" and (message_id := text_of(item, "clientId")):
+            if self._is_last:
+                self._answers.append(self._last_message)
+            self._last_message, self._is_last = "", False
+            yield MessageHeard(message_id=message_id)
         tool = _tool_of(item)
         if tool is not None and item_id not in self._open:
             self._open.add(item_id)
@@ -110,15 +139,15 @@ class CodexParser:
 
     def _complete(self, item_id: str, item: Mapping[str, Any]) -> Iterator[AgentEvent]:
         match item:
-            case {"type": "agent_message", "text": str(text)} if text.strip():
-                self._last_message, self._is_last = text, not self._open
-                self._text.begin_message()
-                yield from self._text.write(text)
-            case {"type": "error", "message": str(message)}:
-                if not message.startswith(_HARMLESS) and len(self._notes) < _MAX_NOTES:
-                    self._notes.append(" ".join(message[:_MAX_NOTE_CHARS].split()))
+            case {"type": "userMessage"}:
+                pass
+            case {"type": "agentMessage", "text": str(text)}:
+                if item_id != self._writing:
+                    yield from self._write(item_id, text)
+                if text.strip():
+                    self._last_message, self._is_last = text, not self._open
             case _:
-                # A change of files is told when it is done only.
+                # What begins and ends at once may be told when it is done only.
                 yield from self._start(item_id, item)
                 if item_id in self._open:
                     self._open.discard(item_id)
@@ -129,23 +158,44 @@ class CodexParser:
                     )
 
 
-def _plan(item_id: str, item: Mapping[str, Any]) -> Iterator[ToolStarted]:
-    """Yields its plan, which it tells with every step that it ends."""
-    if plan := plan_in(item):
-        yield ToolStarted(tool_id=item_id, name="todo_list", argument="", plan=plan)
+def _notes_in(method: str, params: Mapping[str, Any]) -> Iterator[str]:
+    match method, params:
+        case "mcpServer/startupStatus/updated", {"name": str(name), "status": "failed"}:
+            yield broken_server_note(name, "failed")
+        case "warning", {"message": str(message)} if not message.startswith(_HARMLESS):
+            yield " ".join(message[:_MAX_NOTE_CHARS].split())
+        case _:
+            pass
+
+
+def _failure(error: object) -> Failure:
+    """Returns what it says of a failed turn, or of a request that it refuses: a word, or one with the status of its model's API."""
+    detail = text_of(error, "message") or "it did not say why"
+    if _NO_SESSION.match(detail):
+        return Failure(code=AgentErrorCode.SESSION_NOT_FOUND, detail="no such thread")
+    match error:
+        case {"codexErrorInfo": str(word)}:
+            code = _CODE_OF_ERROR.get(word)
+        case {"codexErrorInfo": dict(kinds)}:
+            told = [kind for kind in kinds.values() if isinstance(kind, dict)]
+            codes = (code_of_status(kind.get("httpStatusCode")) for kind in told)
+            code = next(filter(None, codes), None)
+        case _:
+            code = None
+    return Failure(code=code or AgentErrorCode.EXECUTION_FAILED, detail=detail)
 
 
 def _tool_of(item: Mapping[str, Any]) -> tuple[str, str] | None:
     """Returns name and shown argument; None for an item that is no tool."""
     match item:
-        case {"type": "command_execution", "command": str(command)}:
+        case {"type": "commandExecution", "command": str(command)}:
             return "shell", shown_argument(_command_in_shell(command))
-        case {"type": "mcp_tool_call", "server": str(server), "tool": str(tool)}:
+        case {"type": "mcpToolCall", "server": str(server), "tool": str(tool)}:
             return f"{server}.{tool}"[:100], shown_argument(item.get("arguments"))
-        case {"type": "file_change", "changes": list(changes)}:
+        case {"type": "fileChange", "changes": list(changes)}:
             paths = [text_of(change, "path") for change in changes]
             return "apply_patch", shown_argument(", ".join(filter(None, paths)))
-        case {"type": "web_search"}:
+        case {"type": "webSearch"}:
             return "web_search", shown_argument(text_of(item, "query"))
         case _:
             return None
@@ -165,9 +215,9 @@ def _command_in_shell(command: str) -> str:
 
 def _output(item: Mapping[str, Any]) -> object:
     match item:
-        case {"type": "mcp_tool_call", "result": {"content": content}}:
+        case {"type": "mcpToolCall", "result": {"content": content}}:
             return content
-        case {"type": "mcp_tool_call"}:
+        case {"type": "mcpToolCall"}:
             return item.get("error")
         case _:
-            return item.get("aggregated_output")
+            return item.get("aggregatedOutput")

@@ -49,16 +49,20 @@ def _file(command: AgentCommand, path: str) -> bytes:
     return data
 
 
+def _request(command: AgentCommand) -> dict[str, Any]:
+    request: dict[str, Any] = json.loads(_file(command, f"{_PATHS.run}/request.json"))
+    return request
+
+
 def _config(command: AgentCommand) -> dict[str, Any]:
     return tomllib.loads(_file(command, "/home/agent/.codex/config.toml").decode())
 
 
 @pytest.mark.parametrize("text", ["-x --help", "$(id) `id` '\"", "a\nb\n", "x" * 200_000, "ünï"])
-def test_user_text_travels_on_stdin(text: str) -> None:
-    """The message is in its file alone, whatever it holds."""
+def test_user_text_travels_in_a_file(text: str) -> None:
+    """The message is there alone, whatever it holds."""
     command = _command(text)
-    assert command.stdin_path == f"{_PATHS.run}/prompt.txt"
-    assert _file(command, command.stdin_path).decode() == text
+    assert _request(command)["text"] == text
     assert not any(text in part for part in command.argv)
 
 
@@ -103,7 +107,7 @@ def test_nothing_of_the_work_tree_configures_it() -> None:
     off = {name for name, is_on in config["features"].items() if not is_on}
     assert {"hooks", "plugins", "apps"} <= off
     assert config["web_search"] == "disabled"
-    assert "--ignore-rules" in command.argv
+    assert _request(command)["rules"] == "/home/agent/.codex/rules"
 
 
 def test_the_system_prompt_is_for_the_developer() -> None:
@@ -115,14 +119,12 @@ def test_the_system_prompt_is_for_the_developer() -> None:
 
 def test_sessions() -> None:
     """A new one is the CLI's own; a known one is resumed; whatever it is told, it does not know."""
-    new = _command("a", "b", "c", session=AgentSession(id=_THREAD, resume=False))
-    assert _THREAD not in new.argv
-    assert b"a\n" in _file(new, f"{_PATHS.run}/prompt.txt")
-    known = _command("c", session=AgentSession(id=_THREAD, resume=True))
-    assert tuple(known.argv[-3:]) == ("resume", _THREAD, "-")
-    assert _file(known, f"{_PATHS.run}/prompt.txt") == b"c"
-    newest = _command(session=AgentSession(id=None, resume=True))
-    assert tuple(newest.argv[-3:]) == ("resume", "--last", "-")
+    new = _request(_command("a", "b", "c", session=AgentSession(id=_THREAD, resume=False)))
+    assert new["resume"] is None
+    assert "a\n" in new["text"]
+    known = _request(_command("c", session=AgentSession(id=_THREAD, resume=True)))
+    assert (known["resume"], known["text"]) == (_THREAD, "c")
+    assert _request(_command(session=AgentSession(id=None, resume=True)))["resume"] == ""
 
 
 @pytest.mark.parametrize(

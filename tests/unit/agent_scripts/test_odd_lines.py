@@ -13,7 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_scripts.adapter import AgentExit
-from agent_scripts.events import AgentEvent, TextDelta, ToolFinished, ToolStarted, UsageReported
+from agent_scripts.events import (
+    AgentEvent,
+    MessageHeard,
+    TextDelta,
+    ToolFinished,
+    ToolStarted,
+    UsageReported,
+)
 from agent_scripts.registry import agent_names, create_adapter
 from agent_scripts.supervision import parse_record
 
@@ -92,6 +99,8 @@ def _check(event: AgentEvent) -> None:
         case ToolFinished():
             assert isinstance(event.tool_id, str)
             assert event.output_bytes >= 0
+        case MessageHeard():
+            assert isinstance(event.message_id, str)
         case UsageReported():
             assert isinstance(event.input_tokens, int)
             assert isinstance(event.output_tokens, int)

@@ -105,19 +105,17 @@ def test_copilot_tells_no_more_than_what_is_done() -> None:
 
 
 def test_codex_tells_its_plan_again_with_each_step() -> None:
-    """As an item that is started, updated and completed; none of that is a tool call."""
+    """None of that is a tool call."""
     parser = CodexParser()
     told: list[object] = []
-    for kind, done in (("started", 0), ("updated", 1), ("completed", 2)):
-        items = [{"text": text, "completed": n < done} for n, text in enumerate(("a", "b"))]
-        line = {"type": f"item.{kind}", "item": {"id": "i", "type": "todo_list", "items": items}}
+    for states in (["inProgress", "pending"], ["completed", "inProgress"]):
+        plan = [{"step": step, "status": state} for step, state in zip("ab", states, strict=True)]
+        line = {"method": "turn/plan/updated", "params": {"turnId": "t", "plan": plan}}
         told += parser.feed(json.dumps(line))
     assert all(isinstance(event, ToolStarted) for event in told)
-    states = [[s.status for s in event.plan] for event in told if isinstance(event, ToolStarted)]
-    assert states == [
-        ["pending", "pending"],
-        ["completed", "pending"],
-        ["completed", "completed"],
+    assert [[s.status for s in event.plan] for event in told if isinstance(event, ToolStarted)] == [
+        ["in_progress", "pending"],
+        ["completed", "in_progress"],
     ]
 
 
