@@ -252,9 +252,7 @@ async def _open_web(
             overviews,
             welcomes=adapters.welcomes,
             keys=create_key_modal(settings, slack, adapters.own_keys),
-            links=None
-            if outside.role.is_brief
-            else create_links(settings, slack, outside.accounts),
+            links=create_links(settings, slack, outside.accounts, waits=not outside.role.is_brief),
             takes_comments=settings.langfuse.takes_comments,
             mask=core.ports.mask,
             on_group=core.permissions.ask_for,

@@ -3,11 +3,19 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Protocol
 
-from app.accounts.records import GITHUB, Account, AccountStore, Owner, Service, TokenPair
+from app.accounts.records import (
+    GITHUB,
+    Account,
+    AccountStore,
+    DeviceCode,
+    Owner,
+    Service,
+    TokenPair,
+)
 from app.aio import TaskGroup, retry_store
 from app.log import get_logger
 
@@ -20,19 +28,6 @@ _log = get_logger(__name__)
 
 class LinkError(Exception):
     """The account was not linked; the message is for the person: lower case, no full stop."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceCode:
-    """A code that a person must type in at a service, and by what the service is asked whether they have."""
-
-    user_code: str
-    """For the person alone: whoever gets another one to type it in has their account."""
-    verification_url: str
-    device_code: str = field(repr=False)
-    expires_at: datetime
-    interval_s: float
-    """Between two questions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,18 +73,18 @@ Tell = Callable[[str, str, str], Awaitable[None]]
 
 
 class AccountLinks:
-    """Links accounts. Who is typing a code in is known to this process alone; what was linked is kept."""
+    """Links accounts. A code is kept, so that whichever process is asked next finds out what became of it."""
 
     def __init__(
         self,
         store: AccountStore,
         logins: Sequence[Login],
         *,
-        group: TaskGroup,
+        group: TaskGroup | None,
         tell: Tell,
         now: Callable[[], datetime],
     ) -> None:
-        """`logins`: one at the least. `group`: in which it is asked whether codes were typed in."""
+        """`logins`: one at the least. `group`: in which it is asked whether codes were typed in; None = when the person says so."""
         self._store = store
         self._logins = {login.title.lower(): login for login in logins}
         self._group = group
@@ -98,12 +93,12 @@ class AccountLinks:
         self._waiting: dict[_Place, _Asked] = {}
 
     def close(self) -> None:
-        """Asks no more whether codes were typed in; who was about to must begin again."""
+        """Asks no more whether codes were typed in, until their people do."""
         for place in list(self._waiting):
             self._give_up(place)
 
     async def begin(self, owner: Owner, name: str, *, channel: str) -> str:
-        """Returns what the person is told, who has asked in that channel to link an account: a code, for them alone.
+        """Returns what the person is told, who has asked in that channel to link an account: a code, for them alone, or what became of it.
 
         `name`: of the service; empty = the only one, or GitHub.
         """
@@ -113,25 +108,18 @@ class AccountLinks:
         linked = await self._store.get(owner, login.service)
         if linked is not None:
             return f"{_linked(login, linked)}. `/orion unlink {login.title}` forgets it."
-        place = owner, login.service
-        if place not in self._waiting:
-            if len(self._waiting) >= MAX_WAITING:
-                return (
-                    "Too many people are linking accounts just now. Please try again in a minute."
-                )
-            try:
-                code = await login.begin()
-            except (LinkError, ConnectionError) as exc:
-                return f"Your {login.title} account cannot be linked now: {exc}."
-            if place not in self._waiting:  # else the same person has asked twice at once
-                task = self._group.create_task(
-                    self._ask_until_known(owner, login, code, channel), name="link-account"
-                )
-                self._waiting[place] = _Asked(code=code, task=task)
-        code = self._waiting[place].code
+        if len(self._waiting) >= MAX_WAITING:
+            return "Too many people are linking accounts just now. Please try again in a minute."
+        try:
+            code = await self._code(owner, login, channel)
+        except (LinkError, ConnectionError) as exc:
+            return f"Your {login.title} account cannot be linked now: {exc}."
+        if code is None:
+            return await self.begin(owner, name, channel=channel)
+        then = f"Then write `/orion link {login.title}` again."
         return (
-            f"Open {code.verification_url} and type in `{code.user_code}`: then {login.promise}. "
-            "Do so only for a code that you have asked for here yourself. I tell you when it is done."
+            f"Open {code.verification_url} and type in `{code.user_code}`: then {login.promise}. Do so only for a code that you "
+            f"have asked for here yourself. {'I tell you when it is done.' if self._group else then}"
         )
 
     async def unlink(self, owner: Owner, name: str) -> str:
@@ -140,6 +128,7 @@ class AccountLinks:
         if login is None:
             return self._which("unlink", name)
         await self._end((owner, login.service))
+        await self._store.drop_code(owner, login.service)
         if await self._store.unlink(owner, login.service):
             _log.info("account.unlinked", service=login.title, user=owner.person)
             return f"Your {login.title} account is forgotten here. There, among your applications, you can take my access back as well."
@@ -155,6 +144,36 @@ class AccountLinks:
         shown = ", ".join(f"`/orion {word} {login.title}`" for login in self._logins.values())
         said = f"There is no `{name[:SHOWN_CHARS]}` to have an account at. " if name else ""
         return f"{said}There is: {shown}."
+
+    async def _code(self, owner: Owner, login: Login, channel: str) -> DeviceCode | None:
+        """Returns the code that the person may type in, a new one where there is none; None: it was, and the account is linked."""
+        place = owner, login.service
+        if place in self._waiting:
+            return self._waiting[place].code
+        code = await self._store.find_code(*place)
+        found: TokenPair | Waiting | None = None
+        if code is not None and self._now() < code.expires_at:
+            with suppress(LinkError):  # it is no good any more
+                found = await login.ask(code)
+        if isinstance(found, TokenPair):
+            await self._link(owner, login, await login.account_of(found))
+            return None
+        if code is None or found is None:
+            code = await login.begin()
+        if place in self._waiting:  # the same person has asked twice at once
+            return self._waiting[place].code
+        if self._group is not None:
+            task = self._group.create_task(
+                self._ask_until_known(owner, login, code, channel), name="link-account"
+            )
+            self._waiting[place] = _Asked(code=code, task=task)
+        await self._store.keep_code(*place, code)
+        return code
+
+    async def _link(self, owner: Owner, login: Login, account: Account) -> None:
+        await retry_store(lambda: self._store.link(owner, account))
+        await self._store.drop_code(owner, login.service)
+        _log.info("account.linked", service=login.title, user=owner.person)
 
     def _give_up(self, place: _Place) -> asyncio.Task[None] | None:
         asked = self._waiting.pop(place, None)
@@ -173,16 +192,25 @@ class AccountLinks:
     ) -> None:
         try:
             account = await self._wait(login, code)
-            await retry_store(lambda: self._store.link(owner, account))
-            _log.info("account.linked", service=login.title, user=owner.person)
+            await self._link(owner, login, account)
             said = f"{_linked(login, account)}. From now on {login.promise}."
         except LinkError as exc:
             said = f"Your {login.title} account was not linked: {exc}."
+            if await self._is_linked(owner, login):
+                said = ""  # by another process, which has told it
         except Exception as exc:  # noqa: BLE001 - what goes wrong for one person must not end what goes on for others
             _log.warning("account.not_linked", user=owner.person, error=type(exc).__name__)
             said = f"Your {login.title} account could not be linked. Please try `/orion link {login.title}` again."
         self._waiting.pop((owner, login.service), None)
-        await self._tell(channel, owner.person, said)
+        with suppress(OSError):
+            await self._store.drop_code(owner, login.service)
+        if said:
+            await self._tell(channel, owner.person, said)
+
+    async def _is_linked(self, owner: Owner, login: Login) -> bool:
+        with suppress(OSError):
+            return await self._store.get(owner, login.service) is not None
+        return False
 
     async def _wait(self, login: Login, code: DeviceCode) -> Account:
         """Returns the account of whoever has typed the code in. Raises: LinkError: nobody has in time, or it was refused."""

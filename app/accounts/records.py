@@ -44,8 +44,21 @@ class Account:
     tokens: TokenPair
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceCode:
+    """A code that a person must type in at a service, and by what the service is asked whether they have."""
+
+    user_code: str
+    """For the person alone: whoever gets another one to type it in has their account."""
+    verification_url: str
+    device_code: str = field(repr=False)
+    expires_at: datetime
+    interval_s: float
+    """Between two questions."""
+
+
 class AccountStore(Protocol):
-    """Accounts by their owners; tokens are sealed at rest. Each method is durable when it returns, one answer for all processes.
+    """Accounts by their owners, and codes for new ones; both are sealed at rest. Each method is durable when it returns, one answer for all processes.
 
     Raises OSError where the database does not answer.
     """
@@ -60,6 +73,18 @@ class AccountStore(Protocol):
 
     async def unlink(self, owner: Owner, service: Service) -> bool:
         """Forgets it; whether there was one."""
+        ...
+
+    async def keep_code(self, owner: Owner, service: Service, code: DeviceCode) -> None:
+        """Keeps a code that the person is shown, in place of an earlier one."""
+        ...
+
+    async def find_code(self, owner: Owner, service: Service) -> DeviceCode | None:
+        """Returns the code that the person was shown last; None also where it was sealed with a secret that there is no more."""
+        ...
+
+    async def drop_code(self, owner: Owner, service: Service) -> None:
+        """Forgets it: it was typed in, refused, or is wanted no more."""
         ...
 
     async def claim_refresh(self, owner: Owner, service: Service, *, hold_s: float) -> bool:

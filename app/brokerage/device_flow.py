@@ -12,8 +12,8 @@ from urllib.parse import quote
 
 import httpx
 
-from app.accounts.links import DeviceCode, LinkError, Waiting
-from app.accounts.records import TokenPair
+from app.accounts.links import LinkError, Waiting
+from app.accounts.records import DeviceCode, TokenPair
 from app.accounts.tokens import RevokedError
 from app.brokerage.http import trusted
 

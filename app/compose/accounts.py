@@ -55,12 +55,12 @@ def create_logins(settings: Settings) -> Sequence[_Login]:
 
 
 def create_links(
-    settings: Settings, slack: SlackConnection, accounts: AccountStore | None
+    settings: Settings, slack: SlackConnection, accounts: AccountStore | None, *, waits: bool
 ) -> AccountLinks | None:
-    """Returns where people link accounts; None = they do not."""
+    """Returns where people link accounts; None = they do not. `waits`: see `SlackConnection.account_links`."""
     if accounts is None:
         return None
-    return slack.account_links(accounts, create_logins(settings), now=_now)
+    return slack.account_links(accounts, create_logins(settings), now=_now, waits=waits)
 
 
 def create_accounts(settings: Settings, store: SqlRunStore) -> AccountStore | None:

@@ -161,10 +161,16 @@ class SlackConnection:
         )
 
     def account_links(
-        self, store: AccountStore, logins: Sequence[Login], *, now: Callable[[], datetime]
+        self,
+        store: AccountStore,
+        logins: Sequence[Login],
+        *,
+        now: Callable[[], datetime],
+        waits: bool = True,
     ) -> AccountLinks:
-        """Returns where people link accounts; each is told what came of it alone."""
-        self._links = AccountLinks(store, logins, group=self._group, tell=self._tell_alone, now=now)
+        """Returns where people link accounts; each is told what came of it alone. `waits`: in the background, until they have typed their code in."""
+        group = self._group if waits else None
+        self._links = AccountLinks(store, logins, group=group, tell=self._tell_alone, now=now)
         return self._links
 
     async def _tell_alone(self, channel: str, user: str, text: str) -> None:

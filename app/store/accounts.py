@@ -1,20 +1,22 @@
 """Linked accounts, in SQLite, in PostgreSQL, and in memory; their tokens are sealed in both databases."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
 
-from app.accounts.records import Account, Owner, Service, TokenPair
+from app.accounts.records import Account, DeviceCode, Owner, Service, TokenPair
 from app.log import get_logger
 from app.store.engine import Database, insert_for
 from app.store.leases import later
 from app.store.seal import ACCOUNTS, Seal
-from app.store.tables import Now, accounts
+from app.store.tables import Now, account_codes, accounts
 
+_CODE = "code"
+"""In the place of what is sealed: a code does not open as an account."""
 _log = get_logger(__name__)
 
 
@@ -44,11 +46,17 @@ class SqlAccountStore:
             "login": account.login,
             **self._sealed(owner, account.service, account.tokens),
         }
+        await self._keep(accounts, owner, account.service, values)
+
+    async def _keep(
+        self, table: sa.Table, owner: Owner, service: Service, values: Mapping[str, Any]
+    ) -> None:
+        """Writes these values into their row, in place of those that were there."""
 
         def work(connection: sa.Connection) -> None:
-            names = {"team": owner.team, "person": owner.person, "service": account.service}
-            insert = insert_for(connection, accounts).values(**names, **values)
-            keys = list(accounts.primary_key)
+            names = {"team": owner.team, "person": owner.person, "service": service}
+            insert = insert_for(connection, table).values(**names, **values)
+            keys = list(table.primary_key)
             connection.execute(insert.on_conflict_do_update(index_elements=keys, set_=values))
 
         await self._database.insert(work)
@@ -56,6 +64,35 @@ class SqlAccountStore:
     async def unlink(self, owner: Owner, service: Service) -> bool:
         gone = sa.delete(accounts).where(_own(owner, service))
         return await self._database.call(lambda connection: connection.execute(gone).rowcount == 1)
+
+    async def keep_code(self, owner: Owner, service: Service, code: DeviceCode) -> None:
+        said = json.dumps([code.user_code, code.device_code])
+        values = {
+            "verification_url": code.verification_url,
+            "sealed": self._seal.close((*_place(owner, service), _CODE), said),
+            "expires_at": code.expires_at,
+            "interval_s": code.interval_s,
+        }
+        await self._keep(account_codes, owner, service, values)
+
+    async def find_code(self, owner: Owner, service: Service) -> DeviceCode | None:
+        query = sa.select(account_codes).where(_own(owner, service, account_codes))
+        row = await self._database.call(lambda connection: connection.execute(query).first())
+        opened = row and self._seal.open((*_place(owner, service), _CODE), row.sealed)
+        if not row or not opened:
+            return None
+        user_code, device_code = json.loads(opened)
+        return DeviceCode(
+            user_code=user_code,
+            verification_url=row.verification_url,
+            device_code=device_code,
+            expires_at=row.expires_at,
+            interval_s=row.interval_s,
+        )
+
+    async def drop_code(self, owner: Owner, service: Service) -> None:
+        gone = sa.delete(account_codes).where(_own(owner, service, account_codes))
+        await self._database.call(lambda connection: connection.execute(gone))
 
     async def claim_refresh(self, owner: Owner, service: Service, *, hold_s: float) -> bool:
         until = accounts.c.refreshing_until
@@ -89,6 +126,7 @@ class MemoryAccountStore:
     def __init__(self) -> None:
         self._rows: dict[tuple[Owner, Service], Account] = {}
         self._refreshing_until: dict[tuple[Owner, Service], datetime] = {}
+        self._codes: dict[tuple[Owner, Service], DeviceCode] = {}
 
     async def get(self, owner: Owner, service: Service) -> Account | None:
         return self._rows.get((owner, service))
@@ -100,6 +138,15 @@ class MemoryAccountStore:
     async def unlink(self, owner: Owner, service: Service) -> bool:
         self._refreshing_until.pop((owner, service), None)
         return self._rows.pop((owner, service), None) is not None
+
+    async def keep_code(self, owner: Owner, service: Service, code: DeviceCode) -> None:
+        self._codes[owner, service] = code
+
+    async def find_code(self, owner: Owner, service: Service) -> DeviceCode | None:
+        return self._codes.get((owner, service))
+
+    async def drop_code(self, owner: Owner, service: Service) -> None:
+        self._codes.pop((owner, service), None)
 
     async def claim_refresh(self, owner: Owner, service: Service, *, hold_s: float) -> bool:
         now, place = datetime.now(UTC), (owner, service)
@@ -124,11 +171,11 @@ def _place(owner: Owner, service: Service) -> tuple[str, str, str]:
     return owner.team, owner.person, service
 
 
-def _own(owner: Owner, service: Service) -> sa.ColumnElement[bool]:
+def _own(owner: Owner, service: Service, table: sa.Table = accounts) -> sa.ColumnElement[bool]:
     return (
-        (accounts.c.team == owner.team)
-        & (accounts.c.person == owner.person)
-        & (accounts.c.service == service)
+        (table.c.team == owner.team)
+        & (table.c.person == owner.person)
+        & (table.c.service == service)
     )
 
 

@@ -353,6 +353,18 @@ accounts = sa.Table(
     sa.Column("refreshing_until", UtcTime, nullable=True),
 )
 
+account_codes = sa.Table(
+    "orion_account_codes",
+    metadata,
+    sa.Column("team", sa.String(32), primary_key=True),
+    sa.Column("person", sa.String(32), primary_key=True),
+    sa.Column("service", sa.String(16), primary_key=True),
+    sa.Column("verification_url", AnyText, nullable=False),
+    sa.Column("sealed", AnyText, nullable=False),
+    sa.Column("expires_at", UtcTime, nullable=False),
+    sa.Column("interval_s", sa.Double, nullable=False),
+)
+
 spent_days = sa.Table(
     "orion_spent_days",
     metadata,

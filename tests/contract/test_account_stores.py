@@ -10,7 +10,15 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from app.accounts.records import GITHUB, Account, AccountStore, Owner, TokenPair
+from app.accounts.records import (
+    GITHUB,
+    Account,
+    AccountStore,
+    DeviceCode,
+    Owner,
+    TokenPair,
+    mcp_service,
+)
 from app.aio import open_task_group
 from app.store.accounts import MemoryAccountStore
 from app.store.runs import open_store
@@ -20,6 +28,13 @@ ANN, BEN = Owner(team="T1", person="U1"), Owner(team="T1", person="U2")
 EXPIRES = datetime(2026, 11, 27, 20, 0, tzinfo=UTC)
 PAIR = TokenPair(access="ghu_one", refresh="ghr_one", expires_at=EXPIRES)
 ACCOUNT = Account(service=GITHUB, id="7", login="ann-\u00e9", tokens=PAIR)
+CODE = DeviceCode(
+    user_code="ABCD-1234",
+    verification_url="https://github.test/login/device",
+    device_code="device-secret",
+    expires_at=EXPIRES,
+    interval_s=5.0,
+)
 
 
 @dataclass(frozen=True)
@@ -57,6 +72,21 @@ async def test_it_is_linked_and_unlinked(stores: Stores) -> None:
     assert await stores.one.unlink(ANN, GITHUB)
     assert not await stores.other.unlink(ANN, GITHUB)
     assert await stores.other.get(ANN, GITHUB) is None
+
+
+async def test_a_code_is_kept(stores: Stores) -> None:
+    """For all processes, the newest one, until it is wanted no more; another person's or service's is another one."""
+    assert await stores.one.find_code(ANN, GITHUB) is None
+    await stores.one.keep_code(ANN, GITHUB, CODE)
+    assert await stores.other.find_code(ANN, GITHUB) == CODE
+    assert await stores.other.find_code(BEN, GITHUB) is None
+    assert await stores.other.find_code(ANN, mcp_service("crm")) is None
+    newer = replace(CODE, user_code="EFGH-5678")
+    await stores.one.keep_code(ANN, GITHUB, newer)
+    assert await stores.other.find_code(ANN, GITHUB) == newer
+    await stores.other.drop_code(ANN, GITHUB)
+    await stores.other.drop_code(ANN, GITHUB)
+    assert await stores.one.find_code(ANN, GITHUB) is None
 
 
 async def test_one_refreshes(stores: Stores) -> None:
@@ -123,3 +153,14 @@ async def test_the_database_alone_tells_no_token(tmp_path: Path) -> None:
         assert await accounts.get(BEN, GITHUB) is None
         assert await store.accounts([NEWER]).get(ANN, GITHUB) is None
         assert await store.accounts([NEWER, SECRET]).get(ANN, GITHUB) == ACCOUNT
+
+
+async def test_the_database_alone_tells_no_code(tmp_path: Path) -> None:
+    """Nor is one of another secret found."""
+    async with open_store(tmp_path / "orion.db") as store:
+        accounts = store.accounts([SECRET])
+        await accounts.keep_code(ANN, GITHUB, CODE)
+        raw = _raw(tmp_path)
+        assert b"device-secret" not in raw
+        assert b"ABCD-1234" not in raw
+        assert await store.accounts([NEWER]).find_code(ANN, GITHUB) is None

@@ -437,6 +437,7 @@ async def test_sums_of_days_begin_with_what_was_spent(database: Database) -> Non
             "approvals",
             "approval_hits",
             "accounts",
+            "account_codes",
             "pull_requests",
             "slack_facts",
         ),

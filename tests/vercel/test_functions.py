@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,8 +12,12 @@ import pytest
 
 from app.dispatch.vercel_queue import TOPIC, WakeUp, message_key
 from app.runs.testing import RunState
+from app.web.hosting import serve
 from tests.e2e.clouds import KEY
 from tests.e2e.harness import text_of
+from tests.e2e.orion_process import POLL_S
+from tests.git_server import GitServer, settings_for
+from tests.github_accounts import CLIENT_ID, GitHubAccounts
 from tests.relay import Connection, open_relay
 from tests.vercel.deployed import ANSWERED_S, CRON, SLOW_WORDS, Deployed, Place
 from tests.vercel.deployment import Deployment
@@ -205,3 +210,32 @@ async def test_the_cron_finds_what_nobody_heard(place: Place) -> None:
         await deployed.client.switches(outage=False)
         await http.get(url, headers=key, timeout=60)
         assert "while I was away" in text_of(await deployed.answer(ts))
+
+
+async def test_an_account_is_linked(place: Place, tmp_path: Path) -> None:
+    """By a code that outlives the function that has shown it: its person comes back when they have typed it in."""
+    accounts = GitHubAccounts()
+    server = GitServer(root=tmp_path / "git", accounts=accounts)
+    given = {
+        "ORION_GITHUB_APP_CLIENT_ID": CLIENT_ID,
+        "ORION_GITHUB_IDENTITY": "person",
+        "ORION_OWN_KEYS_SECRET": "secret-of-the-tests-for-accounts-4711",
+    }
+    async with (
+        serve(server.app()) as url,
+        place.deploy(None, port=0, **settings_for(url), **given) as deployed,
+    ):
+
+        async def link() -> str:
+            return str((await deployed.client.command("/orion link"))["text"])
+
+        told = await link()
+        found = re.search(r"type in `([^`]+)`", told)
+        assert found, told
+        assert "write `/orion link GitHub` again" in told
+        assert found[1] in await link()
+        accounts.authorize(found[1], login="ann", number=3)
+        async with asyncio.timeout(60):  # which is not asked more often than every few seconds
+            while "is linked: ann" not in await link():
+                await asyncio.sleep(POLL_S)
+        assert "is forgotten here" in str((await deployed.client.command("/orion unlink"))["text"])

@@ -3,13 +3,21 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from app.accounts.links import MAX_WAITING, AccountLinks, DeviceCode, LinkError, Waiting
-from app.accounts.records import GITHUB, Account, Owner, Service, TokenPair, mcp_service
+from app.accounts.links import MAX_WAITING, AccountLinks, LinkError, Waiting
+from app.accounts.records import (
+    GITHUB,
+    Account,
+    DeviceCode,
+    Owner,
+    Service,
+    TokenPair,
+    mcp_service,
+)
 from app.aio import open_task_group
 from app.store.accounts import MemoryAccountStore
 from tests.waiting import until
@@ -174,6 +182,56 @@ async def test_a_service_that_ends_waits_for_nobody_to_type() -> None:
         one.login.answers = [PAIR]
         one.links.close()
     assert await one.store.get(ANN, GITHUB) is None
+
+
+@asynccontextmanager
+async def brief(login: FakeLogin, store: MemoryAccountStore) -> AsyncIterator[AccountLinks]:
+    """Those of a process that ends with its answer."""
+
+    async def tell(*_told: str) -> None:
+        raise AssertionError("nothing goes on behind an answer")
+
+    async with asyncio.timeout(10):
+        yield AccountLinks(store, [login], group=None, tell=tell, now=lambda: NOW)
+
+
+async def test_processes_that_end_with_their_answer() -> None:
+    """The code is kept, and asked for when the person comes back, whichever process hears it."""
+    login, store = (
+        FakeLogin([Waiting(interval_s=5), ConnectionError("gone"), PAIR]),
+        MemoryAccountStore(),
+    )
+    for shown in ("`/orion link GitHub` again", "`CODE-1`", "cannot be linked now: gone"):
+        async with brief(login, store) as links:
+            assert shown in await links.begin(ANN, "", channel="C1")
+    async with brief(login, store) as links:
+        assert "is linked: ann" in await links.begin(ANN, "", channel="C1")
+        assert await store.find_code(ANN, GITHUB) is None
+        assert (login.begun, login.asked) == (1, 3)
+
+
+async def test_a_code_that_is_good_no_more() -> None:
+    """It was refused, or is too old: there is another one. What was given up is forgotten."""
+    login, store = FakeLogin([LinkError("no")]), MemoryAccountStore()
+    async with brief(login, store) as links:
+        for number in (1, 2):
+            assert f"`CODE-{number}`" in await links.begin(ANN, "", channel="C1")
+        code = await store.find_code(ANN, GITHUB)
+        assert code is not None
+        await store.keep_code(ANN, GITHUB, replace(code, expires_at=NOW))
+        assert "`CODE-3`" in await links.begin(ANN, "", channel="C1")
+        assert login.asked == 1
+        await links.unlink(ANN, "")
+        assert await store.find_code(ANN, GITHUB) is None
+
+
+async def test_another_process_hears_it_first() -> None:
+    """The code gives the account once; who comes second says nothing."""
+    async with world(LinkError("the code was used")) as one:
+        await one.links.begin(ANN, "", channel="C1")
+        await one.store.link(ANN, Account(service=GITHUB, id="7", login="ann", tokens=PAIR))
+        await until(lambda: not one.links._waiting)
+        assert one.told.empty()
 
 
 async def test_how_many_may_wait() -> None:

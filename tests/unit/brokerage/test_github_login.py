@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from app.accounts.links import DeviceCode, LinkError, Waiting
-from app.accounts.records import GITHUB, Owner, TokenPair
+from app.accounts.links import LinkError, Waiting
+from app.accounts.records import GITHUB, DeviceCode, Owner, TokenPair
 from app.accounts.tokens import AccountTokens, NotLinkedError, RevokedError
 from app.aio import open_task_group
 from app.brokerage.github_login import GitHubLogin
