@@ -47,7 +47,7 @@ class DeviceClient:
 
 
 class DeviceFlow:
-    """What a service's endpoints answer. Each method raises ConnectionError where the service does not answer."""
+    """Asks one service's endpoints for codes and tokens. Each method raises ConnectionError where the service does not answer."""
 
     def __init__(self, client: DeviceClient, *, timeout_s: float = TIMEOUT_S) -> None:
         self._client = client

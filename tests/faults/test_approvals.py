@@ -2,17 +2,14 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Collection, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from app.aio import TaskGroup, open_task_group
-from app.approvals.questions import MAX_QUESTIONS, Question
 from app.approvals.records import (
     MAX_WAITING_OF_RUN,
     Approval,
@@ -22,7 +19,6 @@ from app.approvals.records import (
 from app.approvals.rules import (
     CHANNEL,
     OPERATORS,
-    ApprovalRule,
     ApprovalRules,
     Decision,
     Deed,
@@ -32,89 +28,15 @@ from app.runs.testing import (
     ApprovalDesk,
     AttemptTime,
     Intake,
-    NotApprovedError,
-    Press,
     Run,
-    RunPolicy,
-    RunPorts,
     RunState,
     StillWaitingError,
     StopSignals,
 )
-from tests.building import make_request, make_run
-from tests.faults.building import POLICY, JournalReplies, core_of
+from tests.building import make_request
+from tests.faults.approval_scene import DEED, LOCAL_S, asks, scene_of
+from tests.faults.building import POLICY, core_of
 from tests.waiting import until
-
-DEED = Deed(kind=DeedKind.TOOL, target="linear.create_issue", arguments={"title": "hunter2 leaks"})
-LOCAL_S = 0.4
-"""How long a request is held here."""
-
-
-def asks(**changes: Any) -> ApprovalRule:
-    rule = ApprovalRule(kind=DeedKind.TOOL, pattern="linear.*", decision=Decision.ASK)
-    return replace(rule, **changes)
-
-
-@dataclass
-class Scene:
-    desk: ApprovalDesk
-    replies: JournalReplies
-    run: Run
-    store: Any
-    group: TaskGroup
-    ports: RunPorts
-    dispatcher: Any
-    policy: RunPolicy
-    noted: list[str] = field(default_factory=list)
-    may_act: bool = True
-
-    def use(self, approvals: Any) -> None:
-        """Has another desk, with this store."""
-        self.desk = ApprovalDesk(
-            replace(self.ports, approvals=approvals),
-            dispatcher=self.dispatcher,
-            policy=self.policy,
-            hold_s=20,
-        )
-
-    async def before(self) -> bool:
-        self.noted.append("noted")
-        return self.may_act
-
-    async def approve(self, deed: Deed = DEED) -> None:
-        await self.desk.approve(self.run.id, deed, self.before)
-
-    async def approved(self, deed: Deed = DEED) -> str:
-        """How it ends: empty = it may be done."""
-        try:
-            await self.approve(deed)
-        except NotApprovedError as exc:
-            return str(exc)
-        return ""
-
-    async def card(self, number: int = 1) -> Approval:
-        await until(lambda: any(one.number == number for one in self.replies.cards))
-        rows: list[Approval] = list(await self.store.approvals.of_run(self.run.id))
-        return rows[number - 1]
-
-    async def press(self, user: str, *, number: int = 1, says: bool = True, **more: Any) -> None:
-        row = await self.card(number)
-        await self.desk.press(Press(approval_id=row.id, user=user, is_allowed=says, **more))
-
-
-@asynccontextmanager
-async def scene_of(
-    tmp_path: Path, *rules: ApprovalRule, hold_s: float = 20, **policy: Any
-) -> AsyncIterator[Scene]:
-    own = replace(POLICY, approvals=ApprovalRules(general=rules or (asks(),)), **policy)
-    async with core_of(tmp_path, own) as core:
-        run = replace(make_run(), state=RunState.RUNNING, reply_ts="9.0")
-        await core.store.add(run)
-        desk = ApprovalDesk(core.ports, dispatcher=core.dispatcher, policy=own, hold_s=hold_s)
-        async with open_task_group() as group:
-            yield Scene(
-                desk, core.replies, run, core.store, group, core.ports, core.dispatcher, own
-            )
 
 
 async def test_a_yes_lets_exactly_this_through_once(tmp_path: Path) -> None:
@@ -501,105 +423,4 @@ async def test_its_run_has_ended(tmp_path: Path) -> None:
         await scene.desk.keep()
         assert await waiting == "the run is over"
         await scene.press("U1")
-        assert (await scene.card()).state is ApprovalState.WITHDRAWN
-
-
-# -- questions ---------------------------------------------------------------------------------------------------------
-
-QUESTION = Question(
-    text="Which name? hunter2", options=("old", "hunter2"), otherwise="I keep the old one."
-)
-
-
-async def ask(scene: Scene, question: Question = QUESTION) -> str:
-    """What the agent is told; or why it has no answer."""
-    try:
-        return await scene.desk.ask_person(scene.run.id, question)
-    except NotApprovedError as exc:
-        return str(exc)
-
-
-@pytest.mark.parametrize(
-    ("press", "told"),
-    [
-        ({"option": 0}, "U1 answered: old"),
-        ({"text": "neither, please"}, "U1 answered: neither, please"),
-        ({"says": False}, "They leave that to you"),
-    ],
-)
-async def test_a_question_is_answered(tmp_path: Path, press: dict[str, Any], told: str) -> None:
-    """Once; asked again, it is known. People see no secret of it."""
-    async with scene_of(tmp_path, asks_people=True) as scene:
-        asking = scene.group.create_task(ask(scene))
-        card = await scene.card()
-        assert (card.target, card.options) == ("Which name? [redacted]", ("old", "[redacted]"))
-        await scene.press(scene.run.request.user, **press)
-        assert (await asking).startswith(told)
-        assert (await ask(scene)).startswith(told)
-        assert len(await scene.store.approvals.of_run(scene.run.id)) == 1
-        await scene.press(scene.run.request.user, text="too late")
-        assert "its answer already" in scene.replies.ephemerals[-1][2]
-
-
-async def test_an_option_is_answered_as_people_saw_it(tmp_path: Path) -> None:
-    """One that there is not is no answer of anybody's."""
-    async with scene_of(tmp_path, asks_people=True) as scene:
-        asking = scene.group.create_task(ask(scene))
-        await scene.press(scene.run.request.user, option=1)
-        assert await asking == "U1 answered: [redacted]"
-
-
-async def test_a_question_that_nobody_answers(tmp_path: Path) -> None:
-    """The agent goes on waiting, and is told in the end what it said that it would do."""
-    async with scene_of(tmp_path, hold_s=LOCAL_S, asks_people=True, approval_timeout_s=1) as scene:
-        assert "call ask_person with exactly the same arguments again" in await ask(scene)
-        await asyncio.sleep(1)
-        await scene.desk.keep()
-        assert "Do what you said you would do then: I keep the old one." in await ask(scene)
-        assert (await scene.card()).state is ApprovalState.EXPIRED
-
-
-async def test_whose_question_it_is(tmp_path: Path) -> None:
-    """The asker's, or anybody's in the channel who may use Orion."""
-    async with scene_of(tmp_path, asks_people=True) as scene:
-        own = scene.group.create_task(ask(scene))
-        await scene.press("U2", option=0)
-        assert "for whoever asked the question to answer" in scene.replies.ephemerals[-1][2]
-        assert not own.done()
-        for_all = scene.group.create_task(ask(scene, replace(QUESTION, who=CHANNEL)))
-        await scene.press("U2", option=0, number=2)
-        assert await for_all == "U2 answered: old"
-        await scene.press(scene.run.request.user, option=0)
-        await own
-
-
-async def test_questions_are_bounded(tmp_path: Path) -> None:
-    """The same one is always the same."""
-    async with scene_of(tmp_path, hold_s=0.01, asks_people=True) as scene:
-        for number in range(MAX_QUESTIONS):
-            assert "call ask_person" in await ask(scene, replace(QUESTION, text=str(number)))
-        assert f"asked {MAX_QUESTIONS} times" in await ask(scene, replace(QUESTION, text="more"))
-        assert "call ask_person" in await ask(scene, replace(QUESTION, text="0"))
-
-
-async def test_channels_say_whether_agents_ask(tmp_path: Path) -> None:
-    """Where they do not, and there are no rules, nothing is held up."""
-    async with scene_of(tmp_path, channels_asking={"C2": True}) as scene:
-        request = scene.run.request
-        elsewhere = replace(scene.run, request=request.model_copy(update={"channel": "C2"}))
-        asking = scene.desk.of(elsewhere)
-        assert asking is not None
-        assert asking.ask_person is not None
-        here = scene.desk.of(scene.run)
-        assert here is not None
-        assert here.ask_person is None
-
-
-async def test_a_question_of_a_run_that_is_over(tmp_path: Path) -> None:
-    async with scene_of(tmp_path, asks_people=True) as scene:
-        asking = scene.group.create_task(ask(scene))
-        await scene.card()
-        await scene.store.update(scene.run.id, state=RunState.STOPPED)
-        await scene.desk.keep()
-        assert await asking == "the run is over"
         assert (await scene.card()).state is ApprovalState.WITHDRAWN
