@@ -35,6 +35,7 @@ class EmbeddedServer(uvicorn.Server):
             self._with_abort(app),
             log_config=None,
             access_log=False,
+            proxy_headers=False,  # a connection is known by its own address
             timeout_graceful_shutdown=1,
             timeout_keep_alive=keep_alive_s,
         )
