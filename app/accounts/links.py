@@ -108,7 +108,8 @@ class AccountLinks:
         linked = await self._store.get(owner, login.service)
         if linked is not None:
             return f"{_linked(login, linked)}. `/orion unlink {login.title}` forgets it."
-        if len(self._waiting) >= MAX_WAITING:
+        is_waiting = (owner, login.service) in self._waiting
+        if not is_waiting and len(self._waiting) >= MAX_WAITING:
             return "Too many people are linking accounts just now. Please try again in a minute."
         try:
             code = await self._code(owner, login, channel)

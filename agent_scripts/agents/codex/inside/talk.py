@@ -17,12 +17,11 @@ from agent_scripts.inside.messages import ToldMessages, clean
 from agent_scripts.inside.talking import Listener, main
 
 _UNREAD = (
-    # A second time, or more than is shown of it.
     *("item/commandExecution/outputDelta", "item/fileChange/patchUpdated", "turn/diff/updated"),
-    *("item/reasoning/summaryTextDelta", "item/reasoning/textDelta", "item/plan/delta"),
     *("account/rateLimits/updated", "thread/tokenUsage/updated", "remoteControl/status/changed"),
     *("thread/started", "thread/status/changed"),
 )
+"""What is told a second time, or is not shown. That its model thinks is told: else it would seem to be idle."""
 _NOBODY_HERE = {"code": -32601, "message": "nobody is here to be asked"}
 _NONE_YET = {"code": -32600, "message": "no rollout found: there is no thread yet"}
 """In the CLI's own words for a thread that is not there."""
