@@ -43,6 +43,7 @@ from app.runs.repository.checkout import Checkout, GitContext, Repositories, fin
 from app.runs.repository.preparation import Ground
 from app.runs.sandboxes import POOL_LABEL, RUN_LABEL, agent_paths
 from app.runs.session import SessionId, session_id_for
+from app.runs.stop import RunStoppedError
 from app.runs.warm_pool import UnhealthySandboxError, WaitingAgent
 from app.runs.workspace import Workspace, Workspaces
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
@@ -50,7 +51,6 @@ from sandbox_runtime.provider import SandboxProvider
 from sandbox_runtime.types import Capability, SandboxSpec, SnapshotId, SnapshotRef
 
 _log = get_logger(__name__)
-
 NOT_TWICE = "it may have changed something outside its sandbox, which I must not do twice"
 ATTACH_TIMEOUT_S = 30.0
 """For a later slice to find its sandbox."""
@@ -120,13 +120,19 @@ class AgentRunner:
             finished: TurnFinished | Checkpoint | None = None
             if Capability.ATTACH not in self._provider.capabilities:
                 attempt.hand_over = asyncio.Event()  # nobody else could go on with it
-            await self._choose_key(attempt)
-            if attempt.checkpoint is not None:
-                return await self._go_on(attempt, attempt.checkpoint)
-            if attempt.run.attempt > 1:
-                finished = await self._follow_running_agent(attempt)
-                if finished is None and attempt.run.has_outside_effect:
-                    raise OrionError(ErrorCode.INTERRUPTED, NOT_TWICE)
+            try:
+                await self._choose_key(attempt)
+                if attempt.checkpoint is not None:
+                    return await self._go_on(attempt, attempt.checkpoint)
+                if attempt.run.attempt > 1:
+                    finished = await self._follow_running_agent(attempt)
+            except (RunStoppedError, OrionError, SandboxError, TimeoutError):
+                if attempt.run.attempt > 1 or attempt.checkpoint is not None:
+                    await attempt.may_act()
+                    await self.abandon(attempt.run)  # it ends here, and may not have been reached
+                raise
+            if finished is None and attempt.run.attempt > 1 and attempt.run.has_outside_effect:
+                raise OrionError(ErrorCode.INTERRUPTED, NOT_TWICE)
             if finished is not None:
                 return finished
             try:
@@ -146,8 +152,6 @@ class AgentRunner:
         elif own and not self._has_broker(attempt):
             problem = f"your own key for {protocol} cannot be used at {self._provider.name} here, where no broker is reached; {HOW_TO_CHANGE}, or ask for another sandbox"
         if problem:
-            if attempt.run.attempt > 1 or attempt.checkpoint is not None:
-                await self.abandon(attempt.run)
             raise OrionError(ErrorCode.REQUEST_INVALID, problem)
         await ask_for_own_key(attempt, protocol if own else "")
         attempt.cost.use_own_key(protocol if own else "")
@@ -409,11 +413,7 @@ class AgentRunner:
     async def _open_workspace(
         self, attempt: Attempt, stack: AsyncExitStack, *, may_have_waited: bool
     ) -> Workspace:
-        """Opens one in the agent's environment, which is made once more when its provider has let it expire.
-
-        Raises:
-            SandboxError: never UNAVAILABLE: nothing was there that could be lost.
-        """
+        """Opens one in the agent's environment, which is made once more when its provider has let it expire. Raises: SandboxError: never UNAVAILABLE: nothing was there that could be lost."""
         try:
             snapshot = await self._environment.restore(attempt)
             try:

@@ -1,5 +1,6 @@
 """The core under failure: whatever breaks, a run ends once, and nothing is left behind."""
 
+import asyncio
 from dataclasses import replace
 from datetime import timedelta
 from itertools import product
@@ -35,6 +36,7 @@ from sandbox_runtime.types import Capability, SandboxId, SandboxSpec
 from tests.faults.building import (
     POLICY,
     SOON,
+    Core,
     assert_ended_once,
     core_of,
     ended,
@@ -362,6 +364,30 @@ class Attachable(FakeProvider):
         return self.made[sandbox_id]
 
 
+async def _left_behind(core: Core, steps: Plan) -> Run:
+    """A run whose agent works in a sandbox, and whose process is gone."""
+    request = request_of(steps)
+    run = Run(id=request.run_id, request=request, created_at=request.received_at)
+    await core.store.add(run)
+    await core.store.update(run.id, state=RunState.RUNNING, attempt=1, reply_ts="9.1")
+    sandbox = await core.provider.create(SandboxSpec())
+    paths = agent_paths(sandbox.paths)
+    left = replace(paths, run=run_directory(paths, run, attempt=1))
+    await sandbox.write_file(events_path(left), b"no event\n")
+    await core.store.sessions.add(
+        Session(
+            id=session_id_for(run.thread),
+            name="left-behind",
+            thread=run.thread,
+            provider=core.provider.name,
+            sandbox_id=sandbox.id,
+            created_at=run.created_at,
+            used_at=run.created_at,
+        )
+    )
+    return run
+
+
 @pytest.mark.long
 async def test_an_effect_of_a_left_agent_counts_too(tmp_path: Path) -> None:
     """One that was attached to, had an effect only then, and failed: its turn does not run again either."""
@@ -369,25 +395,7 @@ async def test_an_effect_of_a_left_agent_counts_too(tmp_path: Path) -> None:
         POLICY, socket=str(tmp_path / "broker.sock"), sandboxes=Attachable()
     ) as core:
         core.broker.has_effects = True
-        request = request_of(ANSWER)
-        run = Run(id=request.run_id, request=request, created_at=request.received_at)
-        await core.store.add(run)
-        await core.store.update(run.id, state=RunState.RUNNING, attempt=1, reply_ts="9.1")
-        sandbox = await core.provider.create(SandboxSpec())
-        paths = agent_paths(sandbox.paths)
-        left = replace(paths, run=run_directory(paths, run, attempt=1))
-        await sandbox.write_file(events_path(left), b"no event\n")
-        await core.store.sessions.add(
-            Session(
-                id=session_id_for(run.thread),
-                name="left-behind",
-                thread=run.thread,
-                provider=core.provider.name,
-                sandbox_id=sandbox.id,
-                created_at=run.created_at,
-                used_at=run.created_at,
-            )
-        )
+        run = await _left_behind(core, ANSWER)
         await core.service.advance(run.id)
         ended_run = await core.store.get(run.id)
         assert ended_run is not None
@@ -397,6 +405,38 @@ async def test_an_effect_of_a_left_agent_counts_too(tmp_path: Path) -> None:
         )
         assert core.replies.finished[0][1].resumed is Resumption.REPEATED
         assert core.provider.created == 1  # by the test
+
+
+class StoppedMeanwhile(Attachable):
+    """Whose sandboxes take long to attach to: somebody presses Stop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_attaching = asyncio.Event()
+
+    @override
+    async def attach(self, sandbox_id: SandboxId) -> Sandbox:
+        self.is_attaching.set()
+        await asyncio.Event().wait()
+        return await super().attach(sandbox_id)
+
+
+async def test_a_stop_before_what_was_left_is_reached(tmp_path: Path) -> None:
+    """Its agent does not go on behind the back of whoever was told that it has stopped."""
+    provider = StoppedMeanwhile()
+    async with (
+        open_core(POLICY, socket=str(tmp_path / "broker.sock"), sandboxes=provider) as core,
+        open_task_group() as group,
+    ):
+        run = await _left_behind(core, ANSWER)
+        advancing = group.create_task(core.service.advance(run.id))
+        await provider.is_attaching.wait()
+        assert await core.intake.stop_run(run.id, user="U2")
+        await advancing
+        stopped = await core.store.get(run.id)
+        assert stopped is not None
+        assert (stopped.state, stopped.result.stopped_by) == (RunState.STOPPED, "U2")
+        assert not await provider.list({})
 
 
 async def test_an_effect_is_in_the_record_before_it_happens(tmp_path: Path) -> None:
