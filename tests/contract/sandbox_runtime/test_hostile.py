@@ -1,15 +1,22 @@
 # ruff: noqa: ASYNC240  # short looks at the host, in tests
-"""Hostile workloads, each bounded by itself too: contained, reported, and the sandbox and its host go on."""
+"""Hostile workloads, each bounded by itself too: contained, reported, and the sandbox and its host go on, also with a network that is open to one host."""
 
 import asyncio
 import shutil
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
+from app.aio import open_task_group
+from app.egress.hosts import HostEntry
+from app.egress.proxy import EgressGrant, EgressProxy
+from app.egress.tally import Tally
 from sandbox_runtime import (
+    BrokeredNetwork,
+    ClosedNetwork,
     ExecOutput,
     Sandbox,
     SandboxError,
@@ -21,6 +28,7 @@ from sandbox_runtime import (
 from sandbox_runtime.provider import SandboxProvider
 from sandbox_runtime.providers.docker.provider import DockerProvider
 from sandbox_runtime.providers.local.provider import LocalProvider
+from sandbox_runtime.types import Network
 
 _MIB = 1024 * 1024
 _LIMITS = SandboxLimits(memory_bytes=512 * _MIB, max_processes=128, max_file_bytes=256 * _MIB)
@@ -79,9 +87,30 @@ async def provider(
         yield provider
 
 
+@pytest.fixture(params=["closed", pytest.param("open", marks=pytest.mark.long)])
+async def network(request: pytest.FixtureRequest) -> AsyncIterator[Network]:
+    """None, or one of which nothing is used: what it wants of processes, sockets and memory is there beside the workload."""
+    if request.param == "closed":
+        yield ClosedNetwork()
+        return
+    tally = Tally()
+    grant = EgressGrant(run_id="run_1", entries=[HostEntry(name="listed.example")], tally=tally)
+    with TemporaryDirectory(prefix="hostile-") as name:
+        door = Path(name, "door")
+        for path in (door.parent, door):  # sandboxes, which do not run as root, reach through it
+            path.mkdir(exist_ok=True)
+            path.chmod(0o711)
+        async with (
+            open_task_group() as group,
+            EgressProxy(group).listen(door / "egress", lambda: grant),
+        ):
+            yield BrokeredNetwork(endpoint=str(door / "sock"), hosts=("listed.example",))
+    assert not tally.uses
+
+
 @pytest.fixture
-async def sandbox(provider: SandboxProvider) -> AsyncIterator[Sandbox]:
-    async with open_sandbox(provider, SandboxSpec(limits=_LIMITS)) as sandbox:
+async def sandbox(provider: SandboxProvider, network: Network) -> AsyncIterator[Sandbox]:
+    async with open_sandbox(provider, SandboxSpec(limits=_LIMITS, network=network)) as sandbox:
         yield sandbox
         assert (await sandbox.exec(["echo", "alive"], timeout_s=20)).text == "alive\n"
 
