@@ -21,7 +21,7 @@ install_packages() {
     if [ "$(id -u)" != 0 ] || ! has apt-get; then return 0; fi
     wanted=""
     pairs="bwrap:bubblewrap initdb:postgresql pgbouncer:pgbouncer chromium:chromium dockerd:docker.io"
-    if [ "${TEST_ALL:-}" = true ]; then pairs="$pairs docker-compose:docker-compose nginx:nginx"; fi
+    if [ "${TEST_ALL:-}" = true ]; then pairs="$pairs docker-compose:docker-compose nginx:nginx go:golang-go"; fi
     for pair in $pairs; do
         has "${pair%%:*}" || wanted="$wanted ${pair#*:}"
     done

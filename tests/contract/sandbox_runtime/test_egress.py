@@ -2,9 +2,11 @@
 
 import asyncio
 import inspect
+import io
 import shlex
 import socket
 import ssl
+import zipfile
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
@@ -12,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from fastapi import FastAPI
+from fastapi import FastAPI, Response
 
 from agent_scripts.inside import relay
 from agent_scripts.repository import git_environment
@@ -80,7 +82,9 @@ class Place:
 
 
 @asynccontextmanager
-async def open_provider(kind: str, state_dir: Path) -> AsyncIterator[SandboxProvider]:
+async def open_provider(
+    kind: str, state_dir: Path, packages: Sequence[str]
+) -> AsyncIterator[SandboxProvider]:
     env = host_environment()
     ca_bundle = next((Path(env[name]) for name in CA_NAMES if env.get(name)), None)
     if kind == "local":
@@ -88,7 +92,7 @@ async def open_provider(kind: str, state_dir: Path) -> AsyncIterator[SandboxProv
             yield local
     else:
         settings = DockerSettings(name=f"egress-{state_dir.name[-8:].lower().replace('_', 'x')}")
-        image = await asyncio.to_thread(ensure_image, wanted=(*WANTED, "apt"))
+        image = await asyncio.to_thread(ensure_image, wanted=(*WANTED, *packages))
         async with DockerProvider(replace(settings, image=image, ca_bundle=ca_bundle)) as docker:
             yield docker
 
@@ -114,9 +118,14 @@ async def place(request: pytest.FixtureRequest, directory: Path) -> AsyncIterato
 
 @asynccontextmanager
 async def open_place(
-    kind: str, directory: Path, hosts: Sequence[HostEntry], *, leads_to: int | None = None
+    kind: str,
+    directory: Path,
+    hosts: Sequence[HostEntry],
+    *,
+    leads_to: int | None = None,
+    packages: Sequence[str] = ("apt",),
 ) -> AsyncIterator[Place]:
-    """`leads_to`: the port of this machine that every host is; None = they are where they are."""
+    """`leads_to`: the port of this machine that every host is; None = they are where they are. `packages`: of a container's image, beside the usual ones."""
     tally = Tally()
 
     async def look_up_all(_name: str, _port: int) -> Sequence[str]:
@@ -131,7 +140,7 @@ async def open_place(
         network=BrokeredNetwork(endpoint=str(door / "sock")),
     )
     async with (
-        open_provider(kind, directory / "state") as provider,
+        open_provider(kind, directory / "state", packages) as provider,
         open_task_group() as group,
         (
             EgressProxy(group)
@@ -352,4 +361,52 @@ async def test_submodules_of_listed_hosts_are_fetched(
         assert (code != 0, "response 403" in printed) == (True, True), printed
         reached = {use.host for use in place.tally.uses if use.connections}
         assert reached == {f"{LISTED}:443"}
+        assert {use.host for use in place.tally.refused} == {f"{ELSEWHERE}:443"}
+
+
+GO_MODULE, GO_PREFIX = "example.com/hello", "example.com/hello@v1.0.0"
+GO_FILES = {
+    "go.mod": f"module {GO_MODULE}\n",
+    "main.go": 'package main\n\nfunc main() { println("hello of go") }\n',
+}
+
+
+def go_modules() -> FastAPI:
+    """A module proxy with one program. Source: go.dev/ref/mod, "GOPROXY protocol" and "Module zip files", read 2026-11."""
+    app, packed = FastAPI(), io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for name, text in GO_FILES.items():
+            archive.writestr(f"{GO_PREFIX}/{name}", text)
+    info, mod = b'{"Version":"v1.0.0"}', GO_FILES["go.mod"].encode()
+    files = {"info": info, "mod": mod, "zip": packed.getvalue()}
+
+    @app.get(f"/{GO_MODULE}/@v/v1.0.0.{{kind}}")
+    async def get(kind: str) -> Response:
+        return Response(files[kind])
+
+    return app
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", KINDS)
+async def test_go_installs(kind: str, directory: Path, tmp_path: Path) -> None:
+    """A program of a listed module proxy; none of another one."""
+    async with (
+        serve_tls(go_modules(), tmp_path) as port,
+        open_place(
+            *(kind, directory, [HostEntry(name=LISTED)]), leads_to=port, packages=("golang-go",)
+        ) as place,
+    ):
+        certificate = (tmp_path / "certificate.pem").read_bytes()
+        await place.sandbox.write_files({f"{place.sandbox.paths.work}/ca.pem": certificate})
+        settings = "export SSL_CERT_FILE=$PWD/ca.pem GOPATH=$PWD/go GOCACHE=$PWD/cache GONOSUMDB=*"
+        install = f"go install {GO_PREFIX}"
+        code, printed = await place.run(
+            f"{settings} GOPROXY=https://{LISTED}; {install} && go/bin/hello"
+        )
+        assert (code, "hello of go" in printed) == (0, True), printed
+        other = f"{settings} GOPROXY=https://{ELSEWHERE}; go install {GO_MODULE}@v1.0.1"
+        code, printed = await place.run(other)
+        assert (code, "Forbidden" in printed) == (1, True), printed
+        assert {use.host for use in place.tally.uses if use.connections} == {f"{LISTED}:443"}
         assert {use.host for use in place.tally.refused} == {f"{ELSEWHERE}:443"}
