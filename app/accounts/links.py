@@ -192,26 +192,30 @@ class AccountLinks:
         self, owner: Owner, login: Login, code: DeviceCode, channel: str
     ) -> None:
         try:
-            account = await self._wait(login, code)
-            await self._link(owner, login, account)
-            said = f"{_linked(login, account)}. From now on {login.promise}."
-        except LinkError as exc:
-            said = f"Your {login.title} account was not linked: {exc}."
-            if await self._is_linked(owner, login):
-                said = ""  # by another process, which has told it
+            said = await self._outcome(owner, login, code)
         except Exception as exc:  # noqa: BLE001 - what goes wrong for one person must not end what goes on for others
             _log.warning("account.not_linked", user=owner.person, error=type(exc).__name__)
             said = f"Your {login.title} account could not be linked. Please try `/orion link {login.title}` again."
         self._waiting.pop((owner, login.service), None)
-        with suppress(OSError):
-            await self._store.drop_code(owner, login.service)
         if said:
+            with suppress(OSError):
+                await self._store.drop_code(owner, login.service)
             await self._tell(channel, owner.person, said)
 
-    async def _is_linked(self, owner: Owner, login: Login) -> bool:
-        with suppress(OSError):
-            return await self._store.get(owner, login.service) is not None
-        return False
+    async def _outcome(self, owner: Owner, login: Login, code: DeviceCode) -> str:
+        """Returns what the person is told; empty where another process has told them, or they have given it up there."""
+        account: Account | None = None
+        try:
+            account = await self._wait(login, code)
+            said = f"{_linked(login, account)}. From now on {login.promise}."
+        except LinkError as exc:
+            said = f"Your {login.title} account was not linked: {exc}."
+        kept = await retry_store(lambda: self._store.find_code(owner, login.service))
+        if kept is None or kept.device_code != code.device_code:
+            return ""
+        if account is not None:
+            await self._link(owner, login, account)
+        return said
 
     async def _wait(self, login: Login, code: DeviceCode) -> Account:
         """Returns the account of whoever has typed the code in. Raises: LinkError: nobody has in time, or it was refused."""

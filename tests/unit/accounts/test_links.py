@@ -230,7 +230,18 @@ async def test_another_process_hears_it_first() -> None:
     async with world(LinkError("the code was used")) as one:
         await one.links.begin(ANN, "", channel="C1")
         await one.store.link(ANN, Account(service=GITHUB, id="7", login="ann", tokens=PAIR))
+        await one.store.drop_code(ANN, GITHUB)
         await until(lambda: not one.links._waiting)
+        assert one.told.empty()
+
+
+async def test_who_gives_it_up_at_another_process_is_not_linked() -> None:
+    async with world(Waiting(interval_s=0.01)) as one:
+        await one.links.begin(ANN, "", channel="C1")
+        await one.store.drop_code(ANN, GITHUB)
+        one.login.answers = [PAIR]
+        await until(lambda: not one.links._waiting)
+        assert await one.store.get(ANN, GITHUB) is None
         assert one.told.empty()
 
 
