@@ -43,16 +43,16 @@ async def _until_shown(stage: Stage, ts: str, words: str) -> None:
 
 
 @pytest.fixture(scope="session", params=["claude", "codex"])
-def prepared(request: pytest.FixtureRequest) -> tuple[str, Path]:
+def spoken_to(request: pytest.FixtureRequest) -> tuple[str, Path]:
     """A command line that is spoken to while it works, and a state directory with its environment."""
     return request.param, prepared_state_dir(request.param)
 
 
 @pytest.mark.agents
 @pytest.mark.long
-async def test_a_command_line_at_work_is_told(prepared: tuple[str, Path], tmp_path: Path) -> None:
+async def test_a_command_line_at_work_is_told(spoken_to: tuple[str, Path], tmp_path: Path) -> None:
     """While its model writes, which breaks off, and behind the command that goes; one answer is to both, and its memory lasts."""
-    agent, directory = prepared
+    agent, directory = spoken_to
     async with (
         open_world() as world,
         open_orion(world, new_state_dir(tmp_path), directory, ORION_AGENT=agent) as stage,

@@ -38,6 +38,6 @@ def test_no_cell_names_a_proof_that_is_none() -> None:
         word
         for row in ROWS.values()
         for cell in row.values()
-        for word in re.findall(r"\b[a-z]\b", cell)
+        for word in re.findall(r"\b[a-zA-Z]\b", cell)
     }
     assert named == set(PROOFS)
