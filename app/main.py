@@ -226,7 +226,7 @@ async def _open_web(
         slack=None,
         health=health,
         metrics=metrics,
-        broker=outside.broker.router,
+        broker=outside.broker.router if settings.service.public_url else None,
         ops_token=_plain(settings.service.ops_token),
         is_loopback=settings.service.is_loopback and not outside.role.is_brief,
     )

@@ -240,7 +240,8 @@ class McpBroker:
         if (odd := find_header_refusal(_forwarded_headers(request.headers))) is not None:
             return odd
         came = await read_json_body(request, live.bodies, held)
-        return came if isinstance(came, Refusal) else _rewrite_json(came)
+        body = came if isinstance(came, Refusal) else _rewrite_json(came)
+        return body if isinstance(body, Refusal) else _odd_request(request, body) or body
 
     async def _account_at(self, name: str, live: LiveGrant) -> Account | None:
         """Returns the account at a server of whoever asked; None = they have none.
@@ -353,6 +354,18 @@ def _own_server(name: str, live: LiveGrant) -> AskPerson | None:
     """Returns how a run asks people, if that is what the server of this name is for; None = it is no such server."""
     approvals = live.hooks.approvals
     return approvals.ask_person if name == SERVER and approvals is not None else None
+
+
+def _odd_request(request: Request, body: bytes) -> Refusal | None:
+    """Refuses what a careless server could take for another message than the one that is looked at here; None: it is not so."""
+    problem, messages = "", read_messages(body)
+    if body and request.method != "POST":
+        problem = f"a {request.method} with a body is not passed on"
+    told = request.headers.get("mcp-method")
+    methods = [one.get("method") for one in messages if isinstance(one, dict)]
+    if told is not None and methods and methods != [told]:
+        problem = "the header Mcp-Method names another method than the message"
+    return Refusal(status=400, kind="invalid_request_error", message=problem) if problem else None
 
 
 def _forwarded_headers(headers: Mapping[str, str]) -> dict[str, str]:

@@ -140,6 +140,8 @@ class LiveGrant:
     refusals: int = 0
     forwards: int = 0
     has_effect: bool = False
+    has_door: bool = False
+    """Its sandbox reaches the broker at a socket of its thread's alone."""
     in_flight: Counter[RequestKind] = field(default_factory=Counter)
     kept: AsyncExitStack | None = None
     """What is closed with it, while it is kept between two slices of its run."""
@@ -253,6 +255,7 @@ class GrantRegistry:
             else:
                 stack.enter_context(self.open_grant(grant, hooks))
                 live = self._live[grant.run_id]
+                live.has_door = open_listener is not nullcontext
                 await stack.enter_async_context(open_listener())
             yield create_token(self._key, grant)
             if live.is_kept:
@@ -362,6 +365,10 @@ class GrantRegistry:
                 return Refusal(status=503, kind="api_error", message=reason)
         if live is None or not live.covers(read):
             return unauthorized(f"the run is over: {read.run_id}")
+        if endpoint is None and live.has_door:
+            return unauthorized(
+                f"the token is good at its thread's own socket alone: {read.run_id}"
+            )
         if endpoint is not None and live.grant.session_id != endpoint:
             return unauthorized(f"the token is another thread's: {read.run_id}")
         return live

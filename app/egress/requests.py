@@ -66,7 +66,8 @@ async def read_request(reader: asyncio.StreamReader) -> ProxyRequest | None:
             connection.receive_data(data)
     except h11.RemoteProtocolError as exc:
         status = HTTPStatus(exc.error_status_hint)
-        raise RefusedError(status, f"is not HTTP as this proxy takes it: {exc}") from exc
+        # Its words repeat the line.
+        raise RefusedError(status, "is not HTTP as this proxy takes it") from exc
     if not isinstance(event, h11.Request) or event.http_version not in _VERSIONS:
         raise RefusedError(HTTPStatus.BAD_REQUEST, "is not a request of HTTP/1.1")
     names = [name for name, _ in event.headers]

@@ -500,7 +500,9 @@ def _outcome_of(
         changes=attempt.difference.changes if attempt.difference else None,
         files=attempt.shared,
         heard=tuple(attempt.heard) if state is RunState.SUCCEEDED else (),
-        hosts=tuple(replace(one, host=mask(one.host)) for one in attempt.tally.uses),
+        hosts=tuple(
+            replace(one, host=mask(one.host), reason=mask(one.reason)) for one in attempt.tally.uses
+        ),
         resumed=attempt.resumed,
         usage=attempt.cost.usage,
         cost_usd=attempt.cost_usd,

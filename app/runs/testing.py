@@ -182,6 +182,7 @@ from app.runs.repository.checkout import (
 from app.runs.repository.names import (
     ThreadRepository,
     canonical_name,
+    render_proposal,
     repository_key,
     title_of,
     why_not_pushed,

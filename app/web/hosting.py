@@ -5,7 +5,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -26,6 +26,42 @@ SANDBOX_KEEP_ALIVE_S = 3600
 """A client that sends again at the moment of the close loses a request that it must not repeat. These end with their sandbox."""
 
 
+MAX_HEAD_BYTES = 2**20
+"""What a client may send without its being part of a body: a head, trailers."""
+
+
+def _reader() -> type[asyncio.Protocol] | Literal["h11"]:
+    """Returns what reads requests: httptools where it is installed, which bounds no head by itself; else h11, which does."""
+    try:
+        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol  # noqa: PLC0415
+    except ImportError:
+        return "h11"
+
+    class Bounded(HttpToolsProtocol):
+        """Cuts a client off whose head, or trailers, have no end."""
+
+        _unused_bytes = 0
+
+        @override
+        def data_received(self, data: bytes) -> None:
+            self._unused_bytes += len(data)
+            super().data_received(data)
+            if self._unused_bytes > MAX_HEAD_BYTES:
+                _abort(self)
+
+        @override
+        def on_body(self, body: bytes) -> None:
+            self._unused_bytes = 0
+            super().on_body(body)
+
+        @override
+        def on_message_complete(self) -> None:
+            self._unused_bytes = 0
+            super().on_message_complete()
+
+    return Bounded
+
+
 class EmbeddedServer(uvicorn.Server):
     """Uvicorn without signal handlers, whose shutdown does not wait for endless responses."""
 
@@ -33,6 +69,7 @@ class EmbeddedServer(uvicorn.Server):
         """`keep_alive_s`: after so long without a request a connection is closed."""
         config = uvicorn.Config(
             self._with_abort(app),
+            http=_reader(),
             log_config=None,
             access_log=False,
             proxy_headers=False,  # a connection is known by its own address

@@ -2,9 +2,11 @@
 
 A network namespace does not cover AF_VSOCK, by which a virtual machine talks to its host, nor AF_ALG, the kernel's crypto
 (CVE-2026-31431 made its user root), and an io_uring does what a filter of system calls would have refused. So of all kinds
-of sockets those four are left that programs use, and there is no io_uring: libuv and Go do the same by other calls then.
+of sockets those four are left that programs use, and there is no io_uring: libuv and Go do the same by other calls then. No
+namespace holds the kernel's keyrings: a sandbox would read and write the keys of the session in which Orion was started, and have the
+host look names up by `request_key`.
 
-Source: vsock(7); moby/moby#44562, #52501; docker documentation, "Seccomp security profiles", read 2026-11.
+Source: vsock(7), keyrings(7); moby/moby#44562, #52501; docker documentation, "Seccomp security profiles", read 2026-11.
 """
 
 import errno
@@ -40,15 +42,17 @@ class _Abi:
     audit: int
     sockets: tuple[int, int]
     """socket and socketpair."""
+    keys: tuple[int, int, int]
+    """add_key, request_key and keyctl."""
     multiplexed: tuple[int, ...] = ()
     """socketcall, whose arguments lie in memory where no filter can see them."""
 
 
-_X86_64 = _Abi(audit=0xC000003E, sockets=(41, 53))
-_I386 = _Abi(audit=0x40000003, sockets=(359, 360), multiplexed=(102,))
-_AARCH64 = _Abi(audit=0xC00000B7, sockets=(198, 199))
-_ARM = _Abi(audit=0x40000028, sockets=(281, 288), multiplexed=(102,))
-_RISCV64 = _Abi(audit=0xC00000F3, sockets=(198, 199))
+_X86_64 = _Abi(audit=0xC000003E, sockets=(41, 53), keys=(248, 249, 250))
+_I386 = _Abi(audit=0x40000003, sockets=(359, 360), keys=(286, 287, 288), multiplexed=(102,))
+_AARCH64 = _Abi(audit=0xC00000B7, sockets=(198, 199), keys=(217, 218, 219))
+_ARM = _Abi(audit=0x40000028, sockets=(281, 288), keys=(309, 310, 311), multiplexed=(102,))
+_RISCV64 = _Abi(audit=0xC00000F3, sockets=(198, 199), keys=(217, 218, 219))
 
 _ABIS: Mapping[str, Sequence[_Abi]] = {
     "x86_64": (_X86_64, _I386),
@@ -94,7 +98,7 @@ def _rules(abi: _Abi) -> list[_Instruction]:
     rules: list[_Instruction] = [(_LOAD, 0, 0, _NUMBER)]
     if abi is _X86_64:
         rules.append((_AND, 0, 0, ~_X32_BIT & 0xFFFFFFFF))
-    for number in (*_IO_URING, *abi.multiplexed):
+    for number in (*_IO_URING, *abi.keys, *abi.multiplexed):
         rules += _if_equal(number, _refuse(errno.ENOSYS))
     for number in abi.sockets:
         rules += _if_equal(number, *sockets)

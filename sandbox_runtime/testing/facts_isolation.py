@@ -100,6 +100,10 @@ libc = ctypes.CDLL(None, use_errno=True)
 parameters = ctypes.create_string_buffer(120)
 if libc.syscall(425, 4, parameters) >= 0:
     print("io_uring")
+numbers = {"x86_64": (248, 249, 250), "aarch64": (217, 218, 219), "riscv64": (217, 218, 219)}
+for number in numbers.get(platform.machine(), ()):
+    if libc.syscall(number, 0, 0, 0, 0, 0) >= 0 or ctypes.get_errno() not in (1, 38):  # EPERM, ENOSYS
+        print(f"keyrings by system call {number}")
 if platform.machine() == "x86_64":
     if libc.syscall(41 | 0x40000000, 40, 1, 0) >= 0:
         print("vsock by x32")
@@ -123,7 +127,7 @@ if platform.machine() == "x86_64":
 
 
 async def check_no_other_kinds_of_sockets(sandbox: Sandbox) -> None:
-    """What a network namespace does not cover, such as AF_VSOCK, cannot be opened by any way to call the kernel, nor io_uring."""
+    """What a network namespace does not cover, such as AF_VSOCK, cannot be opened by any way to call the kernel, nor io_uring, nor the kernel's keyrings."""
     result = await python(sandbox, _OPEN_OTHERS)
     expect_equal((result.text, result.error_text), ("", ""))
 

@@ -54,6 +54,13 @@ INPUT_ITEMS = frozenset(
     }
 )
 """Items of a conversation that the client keeps; `item_reference` belongs to one that the provider keeps."""
+PARTS = frozenset(
+    {
+        *("text", "input_text", "output_text", "summary_text", "reasoning_text", "refusal"),
+        *("image_url", "input_image", "input_audio", "file", "input_file", "encrypted_content"),
+    }
+)
+"""Kinds of parts that a message or a tool's output may have."""
 OWN_TOOLS = frozenset({"function", "custom", "local_shell", "apply_patch"})
 """Tools that run where the agent is."""
 LEFT_OUT_TOOLS = ("web_search", "image_generation")
@@ -250,21 +257,33 @@ def _input_problem(given: object) -> str:
 
 def _content_problem(content: object) -> str:
     """Describes content that would be fetched from outside, or belongs to the operator's account."""
-    waiting = [content]
+    waiting = [(content, False)]
     while waiting:
-        part = waiting.pop()
+        part, is_part = waiting.pop()
         if isinstance(part, list):
-            waiting += part
+            waiting += [(one, is_part) for one in part]
         elif isinstance(part, dict):
-            for name in OUTSIDE_FIELDS:
-                if part.get(name) is not None:
-                    return f"content by {name!r} would come from outside the sandbox"
-            if not _is_inline(part.get("image_url")):
-                return "content by 'image_url' would come from outside the sandbox"
-            if isinstance(part.get("audio"), dict):  # an earlier answer, at the provider
-                return "content by 'audio' would come from outside the sandbox"
-            waiting += [part.get(name) for name in ("content", "output", "file", "summary")]
+            kind = part.get("type")
+            if is_part and kind is not None and kind not in PARTS:
+                return f"a part {quote(kind)} is not passed on"
+            if (name := _outside_field(part)) is not None:
+                return f"content by {name!r} would come from outside the sandbox"
+            waiting += [(part.get(name), True) for name in ("content", "output", "summary")]
+            waiting.append((part.get("file"), False))
     return ""
+
+
+def _outside_field(part: Mapping[str, Any]) -> str | None:
+    """Returns the field by which a part leads outside: servers that speak this protocol have more of them than OpenAI's own."""
+    for name, value in part.items():
+        is_lost = name in OUTSIDE_FIELDS and value is not None
+        # An earlier answer's, at the provider.
+        is_lost |= name == "audio" and isinstance(value, dict)
+        is_lost |= name.endswith("url") and not _is_inline(value)
+        is_lost |= name == "file_data" and "://" in str(value)
+        if is_lost:
+            return name
+    return None
 
 
 def _is_inline(image: object) -> bool:

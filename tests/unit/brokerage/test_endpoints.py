@@ -46,12 +46,22 @@ def _grant(session_id: SessionId, *, minutes: float = 5) -> ModelGrant:
 class World:
     broker: SocketBroker
     directory: Path
+    port: FastAPI
+    """What Orion serves over HTTP, for sandboxes elsewhere."""
 
     async def ask(self, session_id: SessionId, token: str, **fields: Any) -> int:
         """As an agent in that thread's sandbox."""
-        transport = httpx.AsyncHTTPTransport(
-            verify=NO_TLS, uds=self.broker.endpoint_for(session_id).address
-        )
+        path = self.broker.endpoint_for(session_id).address
+        transport = httpx.AsyncHTTPTransport(verify=NO_TLS, uds=path)
+        return await self._ask(transport, token, fields)
+
+    async def ask_at_port(self, token: str) -> int:
+        """As whoever has got hold of the token."""
+        return await self._ask(httpx.ASGITransport(self.port), token, {})
+
+    async def _ask(
+        self, transport: httpx.AsyncBaseTransport, token: str, fields: dict[str, Any]
+    ) -> int:
         body = {"model": MODEL, "max_tokens": 9, "messages": [{"role": "user", "content": "hello"}]}
         async with httpx.AsyncClient(transport=transport, base_url="http://broker") as inside:
             answer = await inside.post(
@@ -87,7 +97,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
                 open_listener=listeners.open,
                 egress=EgressProxy(group),
             )
-            yield World(broker=made, directory=tmp_path)
+            yield World(broker=made, directory=tmp_path, port=create_broker_app(router))
 
 
 async def test_a_token_is_good_at_its_own_door_alone(world: World) -> None:
@@ -101,6 +111,7 @@ async def test_a_token_is_good_at_its_own_door_alone(world: World) -> None:
         assert await world.ask(ONE, token) == 200
         assert await world.ask(OTHER, token_of_other) == 200
         assert await world.ask(ONE, token_of_other) == 401
+        assert await world.ask_at_port(token) == 401
         assert await world.ask(ONE, "no token") == 401
         assert await world.ask(ONE, token, model="claude-opus-5") == 403
     assert [(call.status, call.is_refused) for call in one] == [

@@ -281,6 +281,27 @@ async def test_a_key_that_some_servers_take_for_another_is_refused(
     assert world.log == []
 
 
+@pytest.mark.parametrize(
+    ("method", "told"), [("GET", None), ("DELETE", None), ("POST", "ping"), ("POST", "")]
+)
+async def test_what_a_careless_server_would_take_for_another_message_is_refused(
+    world: World, method: str, told: str | None
+) -> None:
+    """A call in the body of a request that has none, or under another method's name."""
+    call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "read"}}
+    with world.registry.open_grant(world.grant, GrantHooks(on_call=world.calls.append)) as token:
+        async with httpx.AsyncClient(verify=NO_TLS, trust_env=False) as http:
+            answer = await http.request(
+                method,
+                f"{world.url}/broker/mcp/notes",
+                json=call,
+                headers={"authorization": f"Bearer {token}"}
+                | ({} if told is None else {"Mcp-Method": told}),
+            )
+    assert answer.status_code == 400
+    assert world.log == []
+
+
 async def test_nothing_is_changed_that_cannot_be_noted(world: World) -> None:
     """With a sick record, or for whoever keeps none, tools are refused; reading is not."""
     world.is_record_sick = True

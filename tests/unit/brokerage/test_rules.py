@@ -155,11 +155,19 @@ def test_nothing_of_a_response_reaches_further(fields: dict[str, Any]) -> None:
                 }
             ]
         },
-        {
-            "messages": [
-                {"role": "user", "content": [{"type": "file", "file": {"file_id": "file_1"}}]}
-            ]
-        },
+        *(
+            {"messages": [{"role": "user", "content": [part]}]}
+            for part in (
+                {"type": "file", "file": {"file_id": "file_1"}},
+                {"type": "file", "file": {"file_data": "https://e.example/a.pdf"}},
+                {"type": "file", "file": {"url": "https://e.example/a.pdf"}},
+                {"type": "video_url", "video_url": {"url": "https://e.example/a"}},
+                {"audio_url": {"url": "https://e.example/a"}},
+                {"type": "document_url", "document_url": "https://e.example/a"},
+                {"type": "input_video", "video": "https://e.example/a"},
+                {"type": "image", "image": "https://e.example/a"},
+            )
+        ),
     ],
 )
 def test_nothing_of_a_chat_reaches_further(fields: dict[str, Any]) -> None:

@@ -34,6 +34,7 @@ from app.runs.testing import (
     Thread,
     ThreadRepository,
     canonical_name,
+    render_proposal,
     repository_key,
     title_of,
     why_not_pushed,
@@ -270,6 +271,21 @@ async def test_a_pull_request_names_who_asked() -> None:
     answer, _, asker = proposal.body.partition("\n\n---\n")
     assert len(answer) == 4_000
     assert asker == "Asked for in Slack by `Ada '@admin'` (`U1`)."
+
+
+def test_what_an_answer_would_do_at_the_code_host() -> None:
+    """Nothing of it is fetched, nobody notified and no other repository referred to; code stays as it is."""
+    answer = (
+        "See ![x](https://e.example/?d=1), <img src='https://e.example'> and [a link](https://e.example).\n"
+        "Thanks @someone, a@b.example; fixes #12, see evil/repo#1.\n"
+        "`![x](y) @z`\n```\n@decorated <b> ![x](y) a#1\n```\n"
+    )
+    body = render_proposal(answer, name="Ada", user="U1").replace("\u2060", "~")
+    assert body.startswith(
+        "See !~[x](https://e.example/?d=1), &lt;img src='https://e.example'> and [a link](https://e.example).\n"
+        "Thanks @~someone, a@b.example; fixes #12, see evil/repo#~1.\n"
+        "`![x](y) @z`\n```\n@decorated <b> ![x](y) a#1\n```\n"
+    )
 
 
 class _Flaky(MemoryPullRequestStore):

@@ -3,6 +3,7 @@
 import errno
 import json
 import struct
+from collections.abc import Sequence
 
 import pytest
 
@@ -77,6 +78,24 @@ def test_io_uring(machine: str, abi: str) -> None:
         assert _run(program, audit=audit, number=number) == 0
 
 
+@pytest.mark.parametrize(
+    ("machine", "abi", "keys"),
+    [
+        ("x86_64", "x86_64", (248, 249, 250)),
+        ("x86_64", "x86_64", (248 | 0x40000000, 249 | 0x40000000, 250 | 0x40000000)),
+        ("x86_64", "i386", (286, 287, 288)),
+        ("aarch64", "aarch64", (217, 218, 219)),
+        ("aarch64", "arm", (309, 310, 311)),
+        ("riscv64", "riscv64", (217, 218, 219)),
+    ],
+)
+def test_keyrings(machine: str, abi: str, keys: Sequence[int]) -> None:
+    """They are no namespace's."""
+    program, audit = filter_program(machine), _AUDIT[abi]
+    for number in keys:
+        assert _run(program, audit=audit, number=number) == errno.ENOSYS
+
+
 def test_hidden_arguments() -> None:
     """A call whose arguments no filter can see is refused, as is every call of an unknown kind."""
     assert _run(filter_program("x86_64"), audit=_AUDIT["i386"], number=102) == errno.ENOSYS
@@ -99,6 +118,7 @@ def test_engine_profile() -> None:
     names = {name for rule in allowed for name in rule["names"]}
     assert {"read", "execve", "socket", "socketpair"} <= names
     assert names.isdisjoint({"io_uring_setup", "io_uring_enter", "io_uring_register", "socketcall"})
+    assert names.isdisjoint({"add_key", "request_key", "keyctl"})
     rules = [rule for rule in profile["syscalls"] if {"socket", "socketpair"} & {*rule["names"]}]
     assert [rule["args"][0]["value"] for rule in rules] == [1, 2, 10, 16]
     assert all(rule["args"][0]["op"] == "SCMP_CMP_EQ" for rule in rules)
