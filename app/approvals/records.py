@@ -118,10 +118,13 @@ class ApprovalStore(Protocol):
     Raises OSError where the database does not answer.
     """
 
-    async def ask(self, approval: Approval) -> Approval:
+    async def ask(self, approval: Approval, *, attempt: int | None = None) -> Approval:
         """Inserts a row with the next number of its run; or returns the one by which the run has asked for the same deed already, unless that was used, and for once.
 
+        `attempt`: of the run, which asks; None = whichever.
+
         Raises:
+            LeaseLostError: nothing was inserted, as the run has begun another attempt meanwhile: what asks belongs to one that was given up.
             TooManyWaitingError: nothing was inserted.
         """
         ...

@@ -21,7 +21,7 @@ from app.approvals.records import (
     Unanswered,
 )
 from app.approvals.rules import ASKER, CHANNEL, OPERATORS, ApprovalRule, Decision, Deed, DeedKind
-from app.errors import ErrorCode, OrionError
+from app.errors import ErrorCode, LeaseLostError, OrionError
 from app.log import get_logger
 from app.permissions.rules import Right
 from app.runs.attempt import Attempt
@@ -183,7 +183,7 @@ class ApprovalDesk:
             options=tuple(map(mask, question.options)),
             otherwise=mask(question.otherwise),
         )
-        answered = await self._ask(row)
+        answered = await self._ask(row, attempt=run.attempt)
         match answered.state:
             case ApprovalState.WAITING:
                 raise StillWaitingError(
@@ -308,13 +308,15 @@ class ApprovalDesk:
             until=now + timedelta(seconds=self._policy.approval_timeout_s),
         )
 
-    async def _ask(self, row: Approval) -> Approval:
-        """Keeps and shows it, unless that was done before; returns it with its answer, or as it is after `hold_s`."""
+    async def _ask(self, row: Approval, *, attempt: int) -> Approval:
+        """Keeps and shows it, unless that was done before; returns it with its answer, or as it is after `hold_s`. `attempt`: of its run."""
         until = asyncio.get_running_loop().time() + self._hold_s
         try:
-            asked = await self._ports.approvals.ask(row)
+            asked = await self._ports.approvals.ask(row, attempt=attempt)
         except TooManyWaitingError as exc:
             raise NotApprovedError(TOO_MANY) from exc
+        except LeaseLostError as exc:
+            raise NotApprovedError(OVER) from exc
         if not asked.card_ts:
             await self._tell(asked.id)
         return await self._wait(asked, until=until)
@@ -326,7 +328,8 @@ class ApprovalDesk:
             return None
         shown = self._ports.mask(deed.text) if deed.arguments else ""
         row = self._row(run, deed, by=rule.by)
-        answered = await self._ask(replace(row, shown=shown, rule=words, people=rule.people))
+        row = replace(row, shown=shown, rule=words, people=rule.people)
+        answered = await self._ask(row, attempt=run.attempt)
         match answered.state:
             case ApprovalState.ALLOWED:
                 return answered

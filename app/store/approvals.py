@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -21,7 +21,9 @@ from app.approvals.records import (
     TooManyWaitingError,
     Unanswered,
 )
-from app.runs.model import FINAL_STATES
+from app.errors import LeaseLostError
+from app.runs.model import FINAL_STATES, Run
+from app.runs.request import RunId
 from app.store.engine import Database, insert_for
 from app.store.leases import later
 from app.store.tables import Now, approval_hits, approvals, in_states, runs, values_of
@@ -36,7 +38,7 @@ class SqlApprovalStore:
         self._database = database
         self._call = database.call
 
-    async def ask(self, approval: Approval) -> Approval:
+    async def ask(self, approval: Approval, *, attempt: int | None = None) -> Approval:
         of_run = approvals.c.run_id == approval.run_id
         same = (
             sa.select(approvals)
@@ -51,10 +53,12 @@ class SqlApprovalStore:
         ).where(of_run)
 
         # A run's own: two requests of it at once get two numbers, or one row where they want the same.
-        lock = sa.select(runs.c.id).where(runs.c.id == approval.run_id).with_for_update()
+        lock = sa.select(runs.c.attempt).where(runs.c.id == approval.run_id).with_for_update()
 
         def work(connection: sa.Connection) -> Approval:
-            connection.execute(lock)
+            current = connection.scalar(lock)
+            if attempt is not None and attempt != current:
+                raise LeaseLostError(approval.run_id)
             found = _first(connection, same)
             if found is not None and not _is_done(found):
                 return found
@@ -191,14 +195,17 @@ class SqlApprovalStore:
 class MemoryApprovalStore:
     """Implements ApprovalStore for as long as its process lives; `MemoryRunStore.approvals` is one."""
 
-    def __init__(self, is_over: Callable[[str], bool]) -> None:
-        """`is_over`: whether a run has ended, or is not known."""
-        self._is_over = is_over
+    def __init__(self, known: Mapping[RunId, Run]) -> None:
+        """`known`: all runs."""
+        self._runs = known
         self._rows: dict[str, Approval] = {}
         self._telling_until: dict[str, datetime] = {}
         self._hits: Counter[str] = Counter()
 
-    async def ask(self, approval: Approval) -> Approval:
+    async def ask(self, approval: Approval, *, attempt: int | None = None) -> Approval:
+        run = self._runs.get(RunId(approval.run_id))
+        if attempt is not None and (run is None or run.attempt != attempt):
+            raise LeaseLostError(approval.run_id)
         of_run = await self.of_run(approval.run_id)
         same = [one for one in of_run if one.digest == approval.digest]
         if same and not _is_done(same[-1]):
@@ -263,7 +270,8 @@ class MemoryApprovalStore:
         now = datetime.now(UTC)
         for one in list(self._rows.values()):
             state = one.state
-            if state in OPEN_STATES and self._is_over(one.run_id):
+            run = self._runs.get(RunId(one.run_id))
+            if state in OPEN_STATES and (run is None or run.state.is_final):
                 state = ApprovalState.WITHDRAWN
             elif state is ApprovalState.WAITING and one.until <= now:
                 state = ApprovalState.EXPIRED

@@ -44,12 +44,8 @@ class MemoryRunStore:
         self.channel_notes = MemoryChannelNoteStore()
         self.spending = MemorySpendingStore()
         self.welcomes = MemoryWelcomeStore()
-        self.approvals = MemoryApprovalStore(self._is_over)
+        self.approvals = MemoryApprovalStore(self._runs)
         self.pull_requests = MemoryPullRequestStore()
-
-    def _is_over(self, run_id: str) -> bool:
-        run = self._runs.get(RunId(run_id))
-        return run is None or run.state.is_final
 
     @property
     def leases(self) -> "MemoryLeases":

@@ -20,6 +20,7 @@ from app.approvals.records import (
     Unanswered,
 )
 from app.approvals.rules import DeedKind
+from app.errors import LeaseLostError
 from app.runs.testing import RunState
 from app.store.memory import MemoryRunStore
 from app.store.runs import open_store
@@ -106,6 +107,19 @@ async def test_whoever_asks_for_the_same_again_asks_for_the_same_row(stores: Sto
     assert (again.number, again.state) == (3, ApprovalState.WAITING)
     assert [one.number for one in await stores.other.of_run(RUN.id)] == [1, 2, 3]
     assert await stores.other.of_run("run_other") == []
+
+
+async def test_an_attempt_that_was_given_up_asks_for_nothing(stores: Stores) -> None:
+    """Its process was frozen: another has begun the run anew, and what that asked for may have been done."""
+    first = await stores.one.ask(asked(), attempt=RUN.attempt)
+    with pytest.raises(LeaseLostError):
+        await stores.other.ask(asked(), attempt=RUN.attempt + 1)
+    await stores.one.answer(first.id, yes(), is_for_thread=False)
+    assert await stores.one.use(first.id)
+    await stores.runs.update(RUN.id, attempt=RUN.attempt + 1)
+    with pytest.raises(LeaseLostError):
+        await stores.other.ask(asked(), attempt=RUN.attempt)
+    assert [one.number for one in await stores.one.of_run(RUN.id)] == [1]
 
 
 async def test_a_question_keeps_its_answer(stores: Stores) -> None:
