@@ -10,7 +10,7 @@ from app.runs.broker import RepositoryGrant
 from app.runs.session import Session
 
 _OWNER_AND_NAME = 2
-_CODE = re.compile(r"(^`{3,}.*?^`{3,}|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
+_SIGNS = re.compile(r"!(?=\[)|<(?=[A-Za-z/!])|(?<![\w.])@(?=\w)|(?<=[\w.-])#(?=\d)")
 _JOINER = "\u2060"
 """Nothing that is seen: WORD JOINER."""
 _ID_CHARS = 4
@@ -132,11 +132,9 @@ def render_proposal(answer: str, *, name: str, user: str) -> str:
     """Returns the text of a pull request: the answer, and below it who asked for it in Slack.
 
     The name stands as code: people choose it, and `@somebody` in it would notify somebody at the code host. So would the answer, which
-    moreover could have pictures that browsers fetch: outside of its code neither is one any more.
+    moreover could have pictures that browsers fetch: none of that is one any more, in code neither, as what is code there is the host's to say.
     """
-    answer = "".join(
-        part if part.startswith("`") else _without_effect(part) for part in _CODE.split(answer)
-    )
+    answer = _without_effect(answer)
     shown = _BLANKS.sub(" ", name).replace("`", "'").strip()[:MAX_NAME_CHARS]
     asker = f"`{shown}` (`{user}`)" if shown and shown != user else f"`{user}`"
     return f"{answer[:MAX_BODY_CHARS]}\n\n---\nAsked for in Slack by {asker}.".lstrip()
@@ -144,6 +142,4 @@ def render_proposal(answer: str, *, name: str, user: str) -> str:
 
 def _without_effect(text: str) -> str:
     """Returns Markdown that reads the same, without pictures, HTML, mentions of people and references to other repositories."""
-    text = text.replace("![", f"!{_JOINER}[")
-    text = re.sub(r"<(?=[A-Za-z/!])", "&lt;", text)
-    return re.sub(r"(?<![\w.])@(?=\w)|(?<=[\w.-])#(?=\d)", lambda sign: sign[0] + _JOINER, text)
+    return _SIGNS.sub(lambda sign: sign[0] + _JOINER, text)
