@@ -98,6 +98,10 @@ class RunDispatcher:
         self._freed = asyncio.Event()
         self._is_take_over_doubtful = False
         """The last one has failed, maybe only after it was committed."""
+        self._is_claim_doubtful = False
+        """The same of one of the claims since it was looked for what they have taken."""
+        self._doubtful_loans: set[RunId] = set()
+        """Runs whose borrowing or giving back has failed, maybe only after it was committed."""
         self._failures: Counter[RunId] = Counter()
         self._news = asyncio.Event()
         self._looked_s = time.monotonic()
@@ -194,12 +198,24 @@ class RunDispatcher:
 
     @asynccontextmanager
     async def borrow(self, run_id: RunId) -> AsyncIterator[Run | None]:
-        run = await self._leases.borrow(run_id)
+        try:
+            run = await self._leases.borrow(run_id)
+        except BaseException:
+            self._doubtful_loans.add(run_id)
+            raise
         try:
             yield run
         finally:
             if run is not None:
-                await self._leases.give_back(run_id)
+                await self._give_back(run_id)
+
+    async def _give_back(self, run_id: RunId) -> None:
+        try:
+            await self._leases.give_back(run_id)
+        except BaseException:
+            self._doubtful_loans.add(run_id)
+            raise
+        self._doubtful_loans.discard(run_id)
 
     @asynccontextmanager
     async def parked(self, run_id: RunId) -> AsyncIterator[None]:
@@ -335,10 +351,28 @@ class RunDispatcher:
 
     async def _claim(self, handlers: RunHandlers, group: TaskGroup) -> bool:
         """Begins what may be; returns whether it has a slot, so that there may be another."""
+        await self._settle_doubts(handlers, group)
         at_once = 1 if self._start_interval_s else self._capacity
         taken = len(self._slots) + len(self._returning)
         slots = max(0, min(at_once, self._capacity - taken))
-        runs = await self._leases.claim(slots=slots, waits_s=self._waits_s)
+        try:
+            runs = await self._leases.claim(slots=slots, waits_s=self._waits_s)
+        except Exception:
+            self._is_claim_doubtful = True
+            raise
+        self._begin(runs, handlers, group)
+        return any(run.id in self._slots for run in runs)
+
+    async def _settle_doubts(self, handlers: RunHandlers, group: TaskGroup) -> None:
+        """Takes up what is this process's though it was not told so: a call that takes too long, or that a frozen process has not heard the end of, may have done its work."""
+        for run_id in list(self._doubtful_loans):
+            await self._give_back(run_id)
+        if self._is_claim_doubtful:
+            lost = await self._leases.find_lost(list(self._going))
+            self._is_claim_doubtful = False
+            self._begin(lost, handlers, group)
+
+    def _begin(self, runs: Sequence[Run], handlers: RunHandlers, group: TaskGroup) -> None:
         for run in runs:
             is_over = run.outcome is not None or run.stop_requested_by is not None
             if run.needs_slot and not is_over:
@@ -346,7 +380,6 @@ class RunDispatcher:
             self._going[run.id] = group.create_task(
                 self._advance(run.id, handlers), name=f"run-{run.id}"
             )
-        return any(run.id in self._slots for run in runs)
 
     async def _advance(self, run_id: RunId, handlers: RunHandlers) -> None:
         self._lease.bind()

@@ -99,6 +99,10 @@ class Leases(Protocol):
         """
         ...
 
+    async def find_lost(self, known: Collection[RunId]) -> Sequence[Run]:
+        """Returns the runs that this process has claimed beside those that it knows of: a claim may fail after it was committed."""
+        ...
+
     async def holds(self, run_id: RunId) -> bool:
         """Whether this process accepted it, and its message does not stand yet."""
         ...

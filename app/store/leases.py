@@ -267,6 +267,13 @@ class SqlLeases:
 
         return await self._call(work)
 
+    async def find_lost(self, known: Collection[RunId]) -> Sequence[Run]:
+        own = (runs.c.owner == self.id) & _UNFINISHED & _IS_ADVANCED & runs.c.id.not_in(known)
+        query = sa.select(runs.c.id).where(own).order_by(runs.c.message_ts)
+        return await self._call(
+            lambda connection: _select(connection, connection.scalars(query).all())
+        )
+
     async def holds(self, run_id: RunId) -> bool:
         is_own = (runs.c.id == run_id) & _UNFINISHED & (runs.c.owner == self.id)
         query = sa.select(runs.c.id).where(is_own, _IS_UNPLACED)

@@ -249,6 +249,9 @@ class MemoryLeases:
             self._take(run)
         return chosen
 
+    async def find_lost(self, known: Collection[RunId]) -> Sequence[Run]:
+        return [run for run in self._advanced() if run.id not in known]
+
     async def holds(self, run_id: RunId) -> bool:
         hold, run = self._hold(run_id), self._runs.get(run_id)
         is_unplaced = hold.is_owned and hold.due_at is None and not hold.claimed_at

@@ -51,6 +51,20 @@ class Crowd:
         await self.store.update(run.id, state=RunState.SUCCEEDED)
 
 
+async def test_what_was_claimed_and_not_heard_of_is_found(
+    store: MemoryRunStore | SqlRunStore,
+) -> None:
+    """What is known, what waits and what is over is not among it."""
+    crowd = Crowd(store, 3)
+    lost, known, over = [await crowd.join(f"U{n}") for n in range(3)]
+    await crowd.grant()
+    await crowd.join("U4")
+    await crowd.end(next(run for run in crowd.holding if run.id == over.id))
+    found = await store.leases.find_lost([known.id])
+    assert [run.id for run in found] == [lost.id]
+    assert await store.leases.find_lost([known.id, lost.id]) == []
+
+
 async def test_a_backlog_does_not_delay_another_person(store: MemoryRunStore | SqlRunStore) -> None:
     """With one slot, the second person's only message goes before the rest of the first one's."""
     crowd = Crowd(store, 1)

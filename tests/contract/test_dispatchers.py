@@ -1,7 +1,7 @@
 """What every dispatcher promises."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from typing_extensions import override
 from app.dispatch.dispatcher import QUIET_WITHIN_S
 from app.runs.ports import Dispatcher, RunStore
 from app.runs.testing import Run, RunId, RunState
-from app.store.memory import MemoryRunStore
+from app.store.memory import MemoryLeases, MemoryRunStore
 from sandbox_runtime.task_group import open_task_group
 from tests.building import T0, make_request
 from tests.contract.building import (
@@ -412,6 +412,80 @@ async def test_while_one_is_accepted_no_run_begins_for_a_while() -> None:
         await until(lambda: handlers.started == [first.run_id], timeout_s=2 * QUIET_WITHIN_S)
         store.may_store.set()
         await until(lambda: handlers.started == [first.run_id, late.run_id])
+
+
+class DeafLeases(MemoryLeases):
+    """Does what it is asked, and fails once each then: whoever asks has not waited for the end of it, or was frozen."""
+
+    def __init__(self, store: MemoryRunStore, runs: dict[RunId, Run]) -> None:
+        super().__init__(store, runs)
+        self.deaf_for = {"claim", "borrow", "give_back"}
+
+    def _hear(self, what: str) -> None:
+        if what in self.deaf_for:
+            self.deaf_for.discard(what)
+            raise TimeoutError
+
+    @override
+    async def claim(self, *, slots: int, waits_s: float) -> Sequence[Run]:
+        claimed = await super().claim(slots=slots, waits_s=waits_s)
+        if claimed:
+            self._hear("claim")
+        return claimed
+
+    @override
+    async def borrow(self, run_id: RunId) -> Run | None:
+        run = await super().borrow(run_id)
+        self._hear("borrow")
+        return run
+
+    @override
+    async def give_back(self, run_id: RunId) -> None:
+        self._hear("give_back")
+        await super().give_back(run_id)
+
+
+class DeafStore(MemoryRunStore):
+    def __init__(self) -> None:
+        super().__init__()
+        self.deaf = DeafLeases(self, self._runs)
+
+    @property
+    @override
+    def leases(self) -> DeafLeases:
+        return self.deaf
+
+
+async def test_what_was_claimed_unheard_goes_on() -> None:
+    """Nobody else would take it up as long as this process lives."""
+    store = DeafStore()
+    async with started(store) as handlers:
+        requests = [make_request(ts=f"179530236{number}.000100") for number in range(3)]
+        for request in requests:
+            await handlers.submit(request)
+        await until(lambda: len(handlers.ended) == len(requests))
+        assert sorted(handlers.started) == sorted(request.run_id for request in requests)
+        assert "claim" not in store.deaf.deaf_for
+
+
+@pytest.mark.parametrize("what", ["borrow", "give_back"])
+async def test_what_was_borrowed_unheard_begins(what: str) -> None:
+    """Though it was never given back."""
+    store = DeafStore()
+    store.deaf.deaf_for = {what}
+    async with started(store) as handlers:
+        going, waiting = (
+            make_request(ts=f"179530236{n}.000100", thread_ts="1795302360.000100") for n in (1, 2)
+        )
+        handlers.until_end = {going.run_id: asyncio.Event()}
+        for request in (going, waiting):
+            await handlers.submit(request)
+        await until(lambda: handlers.running == 1)
+        with pytest.raises(TimeoutError):
+            async with handlers.dispatcher.borrow(waiting.run_id):
+                pass
+        handlers.until_end[going.run_id].set()
+        await until(lambda: handlers.ended == [going.run_id, waiting.run_id])
 
 
 async def test_what_is_discarded_may_come_again(handlers: Handlers) -> None:

@@ -193,6 +193,7 @@ SPARED: Mapping[str, str] = {
     "leases.discard": "dispatcher.discard is the same moment",
     "leases.schedule": "dispatcher.schedule is the same moment",
     "leases.claim": "dispatcher.schedule is the moment before, handlers.advance the one after",
+    "leases.find_lost": _READ,
     "leases.borrow": "see dispatcher.borrow",
     "leases.give_back": "see dispatcher.borrow; a process that dies before gives it back",
     "leases.release": "one row, after the run's own records, which are points",
