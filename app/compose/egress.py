@@ -13,10 +13,9 @@ from agent_scripts.registry import agent_spec
 from app.approvals.rules import DeedKind
 from app.compose.brokers import broker_for, open_broker
 from app.compose.providers import usable_words
-from app.egress.hosts import TLS_PORT, HostEntry, HostSet
+from app.egress.hosts import TLS_PORT, HostEntry, HostLists, HostSet
 from app.egress.sets import learn_sets
 from app.runs.broker import GrantHooks, ModelGrant
-from app.runs.policy import HostLists
 from app.runs.repository.names import repository_key
 from app.runs.request import RunId
 from app.runs.sandboxes import agent_paths

@@ -12,8 +12,8 @@ Addresses are no entries: a name is what the list, the look-up, the TLS handshak
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from typing_extensions import override
@@ -166,3 +166,21 @@ def find_entry(entries: Collection[HostEntry], name: str, port: int) -> HostEntr
     """Returns the entry that lets this host be reached; one that is private before others."""
     found = [entry for entry in entries if entry.covers(name, port)]
     return max(found, key=lambda entry: entry.is_private, default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostLists:
+    """Says which hosts sandboxes reach beside the model."""
+
+    everywhere: tuple[HostEntry, ...] = ()
+    channels: Mapping[str, tuple[HostEntry, ...]] = field(default_factory=dict)
+    """By channels' ids."""
+    repositories: Mapping[str, tuple[HostEntry, ...]] = field(default_factory=dict)
+    """By what `key_of` returns for their names."""
+    key_of: Callable[[str], str] = str
+
+    def of(self, channel: str, repo: str) -> tuple[HostEntry, ...]:
+        """Returns the hosts of a thread, each once; an empty `repo` is none."""
+        in_channel = self.channels.get(channel, ())
+        in_repository = self.repositories.get(self.key_of(repo), ()) if repo else ()
+        return tuple(dict.fromkeys((*self.everywhere, *in_channel, *in_repository)))

@@ -1,17 +1,16 @@
 """Who may ask, how much, how long: pure decisions."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from app.approvals.rules import ApprovalRules
-from app.egress.hosts import HostEntry
+from app.egress.hosts import HostLists
 from app.errors import ErrorCode
 from app.permissions.rules import Permissions, Right, Ruling
 from app.runs.model import Run
@@ -23,6 +22,7 @@ from app.runs.selection import (
     channel_change,
     find_problem,
 )
+from app.runs.session import Mount
 
 NOTHING_TO_REMEMBER = "write behind remember what I shall know here"
 MAX_PLACE_ATTEMPTS = 3
@@ -33,34 +33,6 @@ MAX_ATTEMPTS = 3
 _USER_ID = re.compile(r"[UW][A-Z0-9]{2,}")
 _INVISIBLE = re.compile(f"[{INVISIBLE}]")
 """Characters a person does not see."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mount:
-    """Where agents work."""
-
-    directory: Path
-    is_overlay: bool
-    """They get a copy of it, made when their thread begins; False: they work in it."""
-
-    @property
-    def sentence(self) -> str:
-        if self.is_overlay:
-            return f"agents get a copy of {self.directory}, and what they change is told as a patch"
-        return f"agents work in {self.directory} itself: what they change or delete there is changed or deleted"
-
-
-def find_mount_refusal(directory: Path, *, home: Path, state_dir: Path) -> str:
-    """Returns why no agent may work in a directory; empty when one may. All paths are resolved."""
-    if not directory.is_dir():
-        return f"there is no directory {directory}"
-    if directory == Path(directory.anchor):
-        return "the whole machine is no work directory; name a directory of one project"
-    if home.is_relative_to(directory):
-        return f"{directory} holds your home directory, with all that is private in it; name a directory of one project"
-    if directory.is_relative_to(state_dir) or state_dir.is_relative_to(directory):
-        return f"{directory} and Orion's own state ({state_dir}) must not hold each other"
-    return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -340,24 +312,6 @@ class FollowUpSettings:
             description="Questions to that model on a day of UTC, of all processes; beyond them, replies that it would judge stay unanswered.",
         ),
     ] = 2000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostLists:
-    """Says which hosts sandboxes reach beside the model."""
-
-    everywhere: tuple[HostEntry, ...] = ()
-    channels: Mapping[str, tuple[HostEntry, ...]] = field(default_factory=dict)
-    """By channels' ids."""
-    repositories: Mapping[str, tuple[HostEntry, ...]] = field(default_factory=dict)
-    """By what `key_of` returns for their names."""
-    key_of: Callable[[str], str] = str
-
-    def of(self, channel: str, repo: str) -> tuple[HostEntry, ...]:
-        """Returns the hosts of a thread, each once; an empty `repo` is none."""
-        in_channel = self.channels.get(channel, ())
-        in_repository = self.repositories.get(self.key_of(repo), ()) if repo else ()
-        return tuple(dict.fromkeys((*self.everywhere, *in_channel, *in_repository)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,11 @@
-"""What an agent remembers of its thread by itself; pure."""
+"""What a thread has from run to run, and where its agents work; pure."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
+from pathlib import Path
 from typing import NewType, Protocol, TypedDict
 
 from typing_extensions import Unpack
@@ -222,3 +223,31 @@ class ThreadStore(Protocol):
         ...
 
     async def is_muted(self, thread: Thread) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """Where agents work."""
+
+    directory: Path
+    is_overlay: bool
+    """They get a copy of it, made when their thread begins; False: they work in it."""
+
+    @property
+    def sentence(self) -> str:
+        if self.is_overlay:
+            return f"agents get a copy of {self.directory}, and what they change is told as a patch"
+        return f"agents work in {self.directory} itself: what they change or delete there is changed or deleted"
+
+
+def find_mount_refusal(directory: Path, *, home: Path, state_dir: Path) -> str:
+    """Returns why no agent may work in a directory; empty when one may. All paths are resolved."""
+    if not directory.is_dir():
+        return f"there is no directory {directory}"
+    if directory == Path(directory.anchor):
+        return "the whole machine is no work directory; name a directory of one project"
+    if home.is_relative_to(directory):
+        return f"{directory} holds your home directory, with all that is private in it; name a directory of one project"
+    if directory.is_relative_to(state_dir) or state_dir.is_relative_to(directory):
+        return f"{directory} and Orion's own state ({state_dir}) must not hold each other"
+    return ""

@@ -134,7 +134,6 @@ from app.runs.policy import (
     MAX_ATTEMPTS,
     MAX_PLACE_ATTEMPTS,
     FollowUps,
-    HostLists,
     RunPolicy,
     RunTimings,
     find_invalid,

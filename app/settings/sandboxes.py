@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, ConfigDict, Field, SecretStr, create_model, model_validator
 
-from app.runs.policy import Mount
+from app.runs.session import Mount
 from app.settings.group import Hosts, SettingsGroup, existing_file, one_of, whole_path
 from sandbox_runtime.provider import ProviderSpec
 from sandbox_runtime.registry import provider_names, provider_spec, provider_specs

@@ -21,9 +21,8 @@ from app.runs.policy import (
     FileSettings,
     FollowUpSettings,
     LimitSettings,
-    Mount,
-    find_mount_refusal,
 )
+from app.runs.session import Mount, find_mount_refusal
 from app.settings.agents import AgentsSettings, ModelsSettings, is_for_each_agent, names_for_agents
 from app.settings.approvals import find_dead_rules
 from app.settings.group import SettingsError, fields_of

@@ -10,7 +10,8 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from app.compose.brokers import open_broker
-from app.runs.testing import Ground, HostLists, PreparationError, Preparations, RepositoryPolicy
+from app.egress.hosts import HostLists
+from app.runs.testing import Ground, PreparationError, Preparations, RepositoryPolicy
 from app.settings.settings import load_settings
 from app.web.hosting import serve
 from sandbox_runtime.lifecycle import open_sandbox

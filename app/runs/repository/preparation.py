@@ -23,11 +23,10 @@ from agent_scripts.supervision import (
     parse_record,
     supervise,
 )
-from app.egress.hosts import HostEntry
+from app.egress.hosts import HostEntry, HostLists
 from app.log import get_logger
 from app.runs.agent_tail import RecordLines
 from app.runs.broker import GrantHooks, ModelBroker, ModelGrant, RepositoryGrant, git_token
-from app.runs.policy import HostLists
 from app.runs.repository.names import ThreadRepository, why_not_cloned
 from app.runs.repository.tasks import RepositoryPolicy, run_repository_task
 from app.runs.request import RunId
