@@ -17,6 +17,7 @@ from app.accounts.records import (
     TokenPair,
 )
 from app.aio import TaskGroup, retry_store
+from app.audit.records import Act, AuditEntry, AuditLog
 from app.log import get_logger
 
 MAX_WAITING: Final = 200
@@ -80,12 +81,14 @@ class AccountLinks:
         store: AccountStore,
         logins: Sequence[Login],
         *,
+        audit: AuditLog,
         group: TaskGroup | None,
         tell: Tell,
         now: Callable[[], datetime],
     ) -> None:
         """`logins`: one at the least. `group`: in which it is asked whether codes were typed in; None = when the person says so."""
         self._store = store
+        self._audit = audit
         self._logins = {login.title.lower(): login for login in logins}
         self._group = group
         self._tell = tell
@@ -130,6 +133,7 @@ class AccountLinks:
             return self._which("unlink", name)
         await self._end((owner, login.service))
         await self._store.drop_code(owner, login.service)
+        await self._note(owner, f"unlink {login.title}")
         if await self._store.unlink(owner, login.service):
             _log.info("account.unlinked", service=login.title, user=owner.person)
             return f"Your {login.title} account is forgotten here. There, among your applications, you can take my access back as well."
@@ -172,9 +176,26 @@ class AccountLinks:
         return code
 
     async def _link(self, owner: Owner, login: Login, account: Account) -> None:
+        await self._note(owner, f"link {login.title}: {account.login or account.id}")
         await retry_store(lambda: self._store.link(owner, account))
         await self._store.drop_code(owner, login.service)
         _log.info("account.linked", service=login.title, user=owner.person)
+
+    async def _note(self, owner: Owner, target: str) -> None:
+        now = self._now()
+        entry = AuditEntry(
+            id=f"{Act.LINK}:{owner.team}:{owner.person}:{now.timestamp():.6f}",
+            at=now,
+            team=owner.team,
+            channel="",
+            user=owner.person,
+            act=Act.LINK,
+            target=target,
+            is_allowed=True,
+            reason="an account of their own",
+            run_id="",
+        )
+        await retry_store(lambda: self._audit.add(entry))
 
     def _give_up(self, place: _Place) -> asyncio.Task[None] | None:
         asked = self._waiting.pop(place, None)

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from app.approvals.rules import DeedKind
+from app.audit.records import AuditEntry
 
 
 class ApprovalState(StrEnum):
@@ -136,9 +137,9 @@ class ApprovalStore(Protocol):
         ...
 
     async def answer(
-        self, approval_id: str, answer: ApprovalAnswer, *, is_for_thread: bool
+        self, approval_id: str, answer: ApprovalAnswer, *, is_for_thread: bool, entry: AuditEntry
     ) -> Approval | Unanswered:
-        """Counts a person's answer, while it waits and its time is not over by the database's clock; the row as it is then.
+        """Counts a person's answer, while it waits and its time is not over by the database's clock, and keeps `entry` with it; the row as it is then.
 
         One no is enough; yes are counted by people.
         """

@@ -216,6 +216,43 @@ def migrate() -> None:
         print(run(read_settings()))
 
 
+@app.command()
+def audit(
+    *,
+    user: Annotated[
+        str, typer.Option(metavar="ID", help="Of this person; operator = of commands like these.")
+    ] = "",
+    channel: Annotated[str, typer.Option(metavar="ID", help="In this channel.")] = "",
+    act: Annotated[
+        str, typer.Option(help="ask, settings, memory, own-keys, link, stop or approve.")
+    ] = "",
+    run: Annotated[str, typer.Option(metavar="ID", help="Of this run.")] = "",
+    refused: Annotated[bool, typer.Option("--refused", help="Only what was refused.")] = False,
+    days: Annotated[int, typer.Option(min=1, max=3650, help="Of the last so many.")] = 90,
+    limit: Annotated[int, typer.Option(min=1, max=10_000)] = 100,
+    as_json: AsJson = False,
+) -> None:
+    """Show who was allowed or refused what, and why, the newest first; kept for ORION_AUDIT_DAYS."""
+    from datetime import UTC, datetime, timedelta
+
+    from app.audit.records import Act, AuditQuery
+    from app.cli.commands.audit import as_row, find_entries, line_of
+
+    if act and act not in set(Act):
+        fail(f"--act: there are {', '.join(Act)}, not {act!r}", code=USAGE)
+    query = AuditQuery(
+        since=datetime.now(UTC) - timedelta(days=days),
+        user=user,
+        channel=channel,
+        act=Act(act) if act else None,
+        run_id=run,
+        is_allowed=False if refused else None,
+        limit=limit,
+    )
+    found = run_async(find_entries(read_settings(), query))
+    print_rows([as_row(entry) for entry in found], line_of, as_json=as_json)
+
+
 @runs.command("list")
 def list_runs(
     limit: Annotated[int, typer.Option(min=1, max=1000)] = 20, as_json: AsJson = False

@@ -9,6 +9,7 @@ from app.accounts.links import AccountLinks
 from app.accounts.records import GITHUB, AccountStore, Service
 from app.accounts.tokens import AccountTokens
 from app.aio import TaskGroup
+from app.audit.records import AuditLog
 from app.brokerage.credentials import GitCredentials, GitRemotes
 from app.brokerage.device_flow import DeviceClient
 from app.brokerage.github_app import AppTokens
@@ -55,12 +56,18 @@ def create_logins(settings: Settings) -> Sequence[_Login]:
 
 
 def create_links(
-    settings: Settings, slack: SlackConnection, accounts: AccountStore | None, *, waits: bool
+    settings: Settings,
+    slack: SlackConnection,
+    accounts: AccountStore | None,
+    *,
+    audit: AuditLog,
+    waits: bool,
 ) -> AccountLinks | None:
     """Returns where people link accounts; None = they do not. `waits`: see `SlackConnection.account_links`."""
     if accounts is None:
         return None
-    return slack.account_links(accounts, create_logins(settings), now=_now, waits=waits)
+    logins = create_logins(settings)
+    return slack.account_links(accounts, logins, audit=audit, now=_now, waits=waits)
 
 
 def create_accounts(settings: Settings, store: SqlRunStore) -> AccountStore | None:

@@ -13,6 +13,7 @@ from agent_scripts.registry import agent_names, agent_spec
 from app.accounts.records import AccountStore
 from app.aio import Gate, open_task_group
 from app.approvals.records import ApprovalStore
+from app.audit.records import AuditLog
 from app.brokerage.credentials import GitCredentials
 from app.brokerage.endpoints import SocketBroker
 from app.brokerage.registry import load_signing_key
@@ -72,14 +73,13 @@ def create_own_keys(settings: Settings, store: SqlRunStore) -> OwnKeyStore:
 
 
 def create_key_modal(
-    settings: Settings, slack: SlackConnection, store: OwnKeyStore
+    settings: Settings, slack: SlackConnection, store: OwnKeyStore, audit: AuditLog
 ) -> KeyModal | None:
     """Returns the form in which people give keys, where they may."""
     if settings.models.own_keys_secret is None:
         return None
-    return slack.key_modal(
-        store, {protocol.value: _vendor(settings, protocol) for protocol in _NAMES}
-    )
+    vendors = {protocol.value: _vendor(settings, protocol) for protocol in _NAMES}
+    return slack.key_modal(store, vendors, audit=audit)
 
 
 def _vendor(settings: Settings, protocol: ModelProtocol) -> Vendor:
@@ -145,6 +145,7 @@ class Adapters:
     welcomes: WelcomeStore
     threads: ThreadStore
     approvals: ApprovalStore
+    audit: AuditLog
     pull_requests: PullRequestStore
     dispatcher: Dispatcher
     provider: SandboxProvider
@@ -311,6 +312,7 @@ async def open_outside(
             welcomes=store.welcomes,
             threads=store.threads,
             approvals=store.approvals,
+            audit=store.audit,
             pull_requests=store.pull_requests,
             dispatcher=dispatcher,
             provider=provider,

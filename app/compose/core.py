@@ -342,9 +342,11 @@ async def open_core(
             watchdog=Watchdog(service=service, policy=policy, signals=signals, clock=clock),
             retention=Retention(
                 store=ports.store,
+                audit=ports.audit,
                 leads=leads,
                 remove_sessions=removal.remove_unused,
                 keep_for=timedelta(days=settings.service.retention_days),
+                keep_audit_for=timedelta(days=settings.service.audit_days),
                 clock=clock,
             ),
             pulls=create_pull_watch(
@@ -393,6 +395,7 @@ def _join_ports(
         own_keys=adapters.own_keys,
         threads=adapters.threads,
         approvals=adapters.approvals,
+        audit=adapters.audit,
         pull_requests=adapters.pull_requests,
         ledger=ledger,
         replies=adapters.replies,

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import datetime, timedelta
 
+from app.audit.records import AuditLog
 from app.errors import ErrorCode
 from app.log import get_logger
 from app.runs.model import Clock
@@ -102,12 +103,16 @@ class Retention:
         self,
         *,
         store: RunStore,
+        audit: AuditLog,
         leads: Callable[[], Awaitable[bool]],
         remove_sessions: Callable[[datetime], Awaitable[int]],
         keep_for: timedelta,
+        keep_audit_for: timedelta,
         clock: Clock,
     ) -> None:
         self._store = store
+        self._audit = audit
+        self._keep_audit_for = keep_audit_for
         self._leads = leads
         self._remove_sessions = remove_sessions
         self._keep_for = keep_for
@@ -128,9 +133,13 @@ class Retention:
 
     async def remove_old(self) -> tuple[int, int]:
         """Removes what is old; returns how many run records and sessions."""
-        before = self._clock.now() - self._keep_for
+        now = self._clock.now()
+        before = now - self._keep_for
         runs = await self._store.remove_ended(before=before, limit=ROUND_LIMIT)
         sessions = await self._remove_sessions(before)
+        entries = await self._audit.remove(before=now - self._keep_audit_for, limit=ROUND_LIMIT)
+        if entries:
+            _log.info("retention.audit_removed", entries=entries)
         if runs or sessions:
             _log.info("retention.removed", runs=runs, sessions=sessions, before=before.isoformat())
         return runs, sessions

@@ -15,6 +15,7 @@ from functools import partial
 from typing_extensions import Unpack
 
 from app.aio import TaskGroup, open_task_group, together
+from app.audit.records import AuditEntry
 from app.dispatch.lease import Leases, ProcessLease
 from app.dispatch.placements import Placements
 from app.errors import ErrorCode, LeaseLostError
@@ -181,8 +182,10 @@ class RunDispatcher:
         if self._placements is not None:
             self._placements.give_way(is_accepting=self._accepting > 0)
 
-    async def schedule(self, run: Run, **changes: Unpack[RunChanges]) -> None:
-        await self._leases.schedule(run.id, **changes)
+    async def schedule(
+        self, run: Run, *, entry: AuditEntry | None = None, **changes: Unpack[RunChanges]
+    ) -> None:
+        await self._leases.schedule(run.id, entry=entry, **changes)
         # With all slots taken a look would find nothing, but for what needs none.
         if len(self._slots) < self._capacity or run.outcome is not None or not run.needs_slot:
             self._news.set()

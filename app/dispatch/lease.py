@@ -10,6 +10,7 @@ from typing import Protocol
 from typing_extensions import Unpack
 
 from app.aio import open_task_group
+from app.audit.records import AuditEntry
 from app.errors import LeaseLostError, MustEndError
 from app.log import get_logger
 from app.runs.model import ProcessId, Run
@@ -107,7 +108,9 @@ class Leases(Protocol):
         """Whether this process accepted it, and its message does not stand yet."""
         ...
 
-    async def schedule(self, run_id: RunId, **changes: Unpack[RunChanges]) -> None:
+    async def schedule(
+        self, run_id: RunId, *, entry: AuditEntry | None = None, **changes: Unpack[RunChanges]
+    ) -> None:
         """See `Dispatcher.schedule`."""
         ...
 

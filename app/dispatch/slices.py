@@ -12,6 +12,7 @@ from typing import Protocol
 
 from typing_extensions import Unpack, override
 
+from app.audit.records import AuditEntry
 from app.dispatch.dispatcher import RunDispatcher
 from app.dispatch.lease import SETTLE_S, Leases, ProcessLease
 from app.log import get_logger
@@ -85,9 +86,11 @@ class SliceDispatcher(RunDispatcher):
         return is_new
 
     @override
-    async def schedule(self, run: Run, **changes: Unpack[RunChanges]) -> None:
+    async def schedule(
+        self, run: Run, *, entry: AuditEntry | None = None, **changes: Unpack[RunChanges]
+    ) -> None:
         self._owed.setdefault(run.id, 1)  # also one that a dead process had accepted
-        await super().schedule(run, **changes)
+        await super().schedule(run, entry=entry, **changes)
         await self._send_two(run.id, number=1, after_s=0)
         self._owed.pop(run.id, None)
 

@@ -21,6 +21,7 @@ from app.approvals.records import (
     Unanswered,
 )
 from app.approvals.rules import ASKER, CHANNEL, OPERATORS, ApprovalRule, Decision, Deed, DeedKind
+from app.audit.records import Act, AuditEntry
 from app.errors import ErrorCode, LeaseLostError, OrionError
 from app.log import get_logger
 from app.permissions.rules import Right
@@ -238,9 +239,14 @@ class ApprovalDesk:
                     text=_text_of(press, approval),
                 )
                 answered = await self._ports.approvals.answer(
-                    approval.id, answer, is_for_thread=press.is_for_thread
+                    approval.id,
+                    answer,
+                    is_for_thread=press.is_for_thread,
+                    entry=self._entry(approval, press),
                 )
                 problem = _WHY_NOT.get(answered, "") if isinstance(answered, str) else ""
+            if problem:
+                await self._ports.audit.add(self._entry(approval, press, refused=problem))
         if problem:
             thread = run.request.thread
             with suppress(TimeoutError):
@@ -258,6 +264,24 @@ class ApprovalDesk:
         with suppress(TimeoutError):  # `keep` does what is left
             async with asyncio.timeout_at(until):
                 await self._tell(approval.id)
+
+    def _entry(self, approval: Approval, press: Press, *, refused: str = "") -> AuditEntry:
+        """Returns what is kept of what a person says to an approval or a question."""
+        said = "refused" if refused else "yes" if press.is_allowed else "no"
+        is_question = approval.kind is DeedKind.QUESTION
+        deed = "" if is_question else f" {approval.target}"
+        return AuditEntry(
+            id=f"{approval.id}:{press.user}:{said}",
+            at=self._ports.clock.now(),
+            team=approval.team,
+            channel=approval.channel,
+            user=press.user,
+            act=Act.APPROVE,
+            target=f"{'yes' if press.is_allowed else 'no'} to {approval.kind}{deed}",
+            is_allowed=not refused,
+            reason=refused.rstrip(".") or f"asked were {', '.join(approval.by)}",
+            run_id=approval.run_id,
+        )
 
     async def keep_forever(self) -> None:
         """Ends what nobody answered in time or what its run has left, and brings all cards up to date, until cancelled."""

@@ -14,11 +14,12 @@ from app.markdown import Element, Kind, cells, closed, scan
 from app.runs.attempt import Attempt
 from app.runs.history import is_interrupted
 from app.runs.model import SENT, Delivery, Outcome, Run, RunFileKind, RunState
-from app.runs.policy import MAX_ATTEMPTS, RunPolicy
+from app.runs.policy import MAX_ATTEMPTS, RunPolicy, decision_entry
 from app.runs.ports import Advance, AgainIn, Done, RunChanges, RunPorts, RunTrace
 
 MAX_TOLD = 10
 """Files that are not shared, by name."""
+_FORBIDDEN = (ErrorCode.NOT_ALLOWED, ErrorCode.BUDGET_EXCEEDED)
 _log = get_logger(__name__)
 
 
@@ -40,6 +41,11 @@ class Ending:
         """Records the outcome and tells the thread; `trace` is the running attempt's, if there was one."""
         if outcome.state is RunState.STOPPED:
             outcome = replace(outcome, made_way=await self._made_way(run))
+        if outcome.error_code in _FORBIDDEN:
+            entry = decision_entry(
+                run, self._policy, at=self._ports.clock.now(), refused=outcome.detail
+            )
+            await retry_store(lambda: self._ports.audit.add(entry))
         changes: RunChanges = {"state": RunState.ANSWERING, "outcome": outcome}
         if attempt is not None:
             changes["sandbox_id"] = attempt.sandbox_id

@@ -3,18 +3,19 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from app.approvals.rules import ApprovalRules
+from app.audit.records import Act, AuditEntry
 from app.egress.hosts import HostLists
 from app.errors import ErrorCode
 from app.permissions.rules import Permissions, Right, Ruling
 from app.runs.model import Run
-from app.runs.options import INVISIBLE, RunOptions, check_model, unknown_word
+from app.runs.options import RunOptions, Scope, check_model, unknown_word
 from app.runs.request import Addressing, MemoryVerb, RunRequest, Surface
 from app.runs.selection import (
     CatalogAgent,
@@ -31,8 +32,6 @@ MAX_ATTEMPTS = 3
 """Executions of one run: the first and two after crashes."""
 
 _USER_ID = re.compile(r"[UW][A-Z0-9]{2,}")
-_INVISIBLE = re.compile(f"[{INVISIBLE}]")
-"""Characters a person does not see."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -414,6 +413,58 @@ def find_refusal(
     return None
 
 
+def decision_entry(run: Run, policy: RunPolicy, *, at: datetime, refused: str = "") -> AuditEntry:
+    """Returns what the audit log says of a message: that it may be answered, or why it may not (`refused`). Its target may hold what a person wrote."""
+    request = run.request
+    act, target = _act_of(request)
+    return AuditEntry(
+        id=f"{run.id}:{act}:{'refused' if refused else 'allowed'}",
+        at=at,
+        team=request.team,
+        channel=request.channel,
+        user=request.user,
+        act=act,
+        target=target,
+        is_allowed=not refused,
+        reason=refused or _by_what(request, policy),
+        run_id=run.id,
+    )
+
+
+def _act_of(request: RunRequest) -> tuple[Act, str]:
+    """Returns what a message wants to do, and with what."""
+    if (remembering := request.memory_command) is not None:
+        is_change = remembering.verb is not MemoryVerb.SHOW
+        return (Act.MEMORY if is_change else Act.ASK), str(remembering.verb)
+    command = request.options.command
+    words = (command.options if command is not None else request.options).said
+    said = " ".join(f"{name}={value}" for name, value in words.items())
+    if command is None:
+        return Act.ASK, said
+    said = "reset" if command.is_reset else said
+    scope = "channel" if command.scope is Scope.CHANNEL else ""
+    target = " ".join(filter(None, ("settings", scope, said)))
+    return (Act.SETTINGS if said else Act.ASK), target
+
+
+def _by_what(request: RunRequest, policy: RunPolicy) -> str:
+    """Returns by what a message may be answered that `find_refusal` does not refuse."""
+    changes = channel_change(request) is not None
+    right = Right.SET_DEFAULTS if changes else Right.USE
+    ruling = policy.permissions.find(
+        right, user=request.user, channel=request.channel, counts=False
+    )
+    if ruling is not None:
+        return f"{ruling.rule} of orion.toml"
+    if changes and policy.channel_defaults_by is not None:
+        return "ORION_CHANNEL_DEFAULTS_BY"
+    if request.is_bot:
+        return "ORION_ALLOWED_BOTS"
+    if request.is_external:
+        return "ORION_ALLOW_EXTERNAL"
+    return "ORION_ALLOWED_USERS" if policy.allowed_users else "nothing forbids it"
+
+
 def why_no_follow_up(request: RunRequest, policy: RunPolicy) -> str:
     """Returns why a reply that mentions nobody is not answered, whatever its thread is: a stable word; empty = it may be."""
     if policy.follow_ups_in(request.channel) is FollowUps.NEVER:
@@ -439,11 +490,6 @@ def _not_allowed(request: RunRequest, policy: RunPolicy, *, bot_turns: int) -> s
     return why_no_change(request, policy)
 
 
-def is_empty(request: RunRequest) -> bool:
-    """Whether it has nothing to answer."""
-    return not _INVISIBLE.sub("", request.options.prompt).strip() and not request.content
-
-
 def find_invalid(request: RunRequest, policy: RunPolicy) -> str:
     """Returns what is wrong with the message itself, whoever wrote it and whenever; empty = nothing."""
     options = request.options
@@ -456,7 +502,7 @@ def find_invalid(request: RunRequest, policy: RunPolicy) -> str:
     command = request.memory_command
     if command is not None and command.verb is MemoryVerb.REMEMBER and not command.text:
         return NOTHING_TO_REMEMBER
-    if is_empty(request) and not options.pr:
+    if request.is_empty and not options.pr:
         said = " ".join(f"{name}={value}" for name, value in options.said.items())
         keep = f"; to be answered so from now on, write settings {said}" if said else ""
         return f"your message has no question in it{keep}"

@@ -11,6 +11,7 @@ from typing_extensions import Unpack
 
 from app.aio import Gate, always_open
 from app.approvals.records import Approval, ApprovalStore
+from app.audit.records import AuditEntry, AuditLog
 from app.errors import ErrorCode
 from app.pull_requests.records import Notice, PullRequest, PullRequestStore
 from app.runs.budget import Ledger
@@ -88,8 +89,10 @@ class Dispatcher(Protocol):
         """
         ...
 
-    async def schedule(self, run: Run, **changes: Unpack["RunChanges"]) -> None:
-        """Records these changes of a run that this process has, and lets it be advanced, by any process. Raises: LeaseLostError."""
+    async def schedule(
+        self, run: Run, *, entry: AuditEntry | None = None, **changes: Unpack["RunChanges"]
+    ) -> None:
+        """Records these changes of a run that this process has, and why it may be, and lets it be advanced, by any process. Raises: LeaseLostError."""
         ...
 
     async def discard(self, run: Run) -> bool:
@@ -478,6 +481,7 @@ class RunPorts:
     own_keys: OwnKeyStore
     threads: ThreadStore
     approvals: ApprovalStore
+    audit: AuditLog
     pull_requests: PullRequestStore
     ledger: Ledger
     replies: ReplySink

@@ -12,13 +12,15 @@ from typing import Any, Final, Literal, NewType
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from app.accounts.records import Owner
-from app.runs.options import MessageOptions, parse_options
+from app.runs.options import INVISIBLE, MessageOptions, parse_options
 
 RunId = NewType("RunId", str)
 RUN_ID_PREFIX: Final = "run_"
 WIRE_VERSION: Final = 1
 URGENT: Final = "!"
 """Before a message that shall not wait for what goes on in its thread."""
+_INVISIBLE = re.compile(f"[{INVISIBLE}]")
+"""Characters a person does not see."""
 
 
 class MemoryVerb(StrEnum):
@@ -274,6 +276,11 @@ class RunRequest(BaseModel):
     def is_command(self) -> bool:
         """Whether Orion answers it itself."""
         return self.options.command is not None or self.memory_command is not None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has nothing to answer."""
+        return not _INVISIBLE.sub("", self.options.prompt).strip() and not self.content
 
     @property
     def thread(self) -> Thread:

@@ -24,9 +24,9 @@ from app.runs.model import WAITING_STATES, Outcome, QueuePosition, QueueStats, R
 from app.runs.policy import (
     MAX_ATTEMPTS,
     RunPolicy,
+    decision_entry,
     find_invalid,
     find_refusal,
-    is_empty,
     is_given_up,
     why_no_change,
 )
@@ -403,7 +403,8 @@ class Placing:
             changes: RunChanges = {}
             with suppress(ConnectionError):  # `advance` tries again
                 changes = await self._post(run, queue_stats.position, maybe_posted=resumed)
-            await retry_store(lambda: self._dispatcher.schedule(run, **changes))
+            entry = decision_entry(run, self._policy, at=self._ports.clock.now())
+            await retry_store(lambda: self._dispatcher.schedule(run, entry=entry, **changes))
             _log_placed(changes)
 
     async def ensure(self, run: Run) -> Run:
@@ -482,15 +483,17 @@ class Placing:
         Raises:
             TimeoutError: Slack's limits let nobody be told in time.
         """
-        code = run.result.error_code or ErrorCode.INTERNAL
+        code, now = run.result.error_code or ErrorCode.INTERNAL, self._ports.clock.now()
+        entry = decision_entry(run, self._policy, at=now, refused=run.result.detail)
+        await retry_store(lambda: self._ports.audit.add(entry))
         async with asyncio.timeout(within_s):
             if not run.request.is_bot:  # which would not understand it, or answer
                 await self._ports.replies.refuse(run.request, code, detail=run.result.detail)
-        await self._record(run.id, state=RunState.FAILED, ended_at=self._ports.clock.now())
+        await self._record(run.id, state=RunState.FAILED, ended_at=now)
 
     async def _complete(self, run: Run) -> Run:
         """Asks Slack what the message of a run holds that seems to hold nothing: the event that told of it may lack its files."""
-        if not is_empty(run.request):
+        if not run.request.is_empty:
             return run
         view = await self._ports.reader.read(run.request)
         await retry_store(lambda: self._ports.store.amend(run.id, view.request.completing))

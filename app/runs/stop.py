@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from agent_scripts.registry import agent_specs
+from app.audit.records import Act, AuditEntry
 from app.log import get_logger
 from app.permissions.rules import Right
 from app.runs.model import Run, RunState
@@ -221,8 +222,11 @@ class Stops:
 
     async def stop(self, run_id: RunId, *, user: str, at: datetime | None = None) -> bool:
         """Records that a run shall stop. False: unknown, over, asked before, or `user` may not."""
-        if not may_stop(user, self._policy) or await self._is_forbidden(run_id, user):
+        run = await self._ports.store.get(run_id)
+        if run is None or await self._is_forbidden(run, user):
             return False
+        if user != run.request.user and may_be_stopped(run):
+            await self._note(run, user)
         is_new = await self._ports.store.request_stop(
             run_id, user=user, at=at or self._ports.clock.now()
         )
@@ -231,14 +235,25 @@ class Stops:
             self._dispatcher.wake()
         return is_new
 
-    async def _is_forbidden(self, run_id: RunId, user: str) -> bool:
-        """Whether rules keep a person from stopping this run, who is told so alone."""
-        run = await self._ports.store.get(run_id) if self._policy.permissions else None
-        problem = why_not_stop(run, user, self._policy) if run is not None else ""
-        if run is not None and problem:
+    async def _is_forbidden(self, run: Run, user: str) -> bool:
+        """Whether a person may not stop this run; whoever a rule keeps from it is told so alone."""
+        problem = why_not_stop(run, user, self._policy)
+        if problem:
+            await self._note(run, user, refused=problem)
+        if problem and may_stop(user, self._policy):
             text = f"{problem[0].upper()}{problem[1:]}."
             await self._ports.replies.show_ephemeral(run.thread, user=user, text=text)
         return bool(problem)
+
+    async def _note(self, run: Run, user: str, *, refused: str = "") -> None:
+        """Keeps that a person stops what another one has asked, or why they may not."""
+        request = run.request
+        ruling = self._policy.permissions.find(
+            Right.STOP_OTHERS, user=user, channel=request.channel, counts=False
+        )
+        by = "whoever may ask may" if ruling is None else f"{ruling.rule} of orion.toml"
+        at = self._ports.clock.now()
+        await self._ports.audit.add(stop_entry(run, user, by=by, at=at, refused=refused))
 
     async def make_way(self, request: RunRequest, *, user: str) -> bool:
         """Stops what goes on in the request's thread or waits there before it, for the request to be answered with all of that; harmless to repeat.
@@ -269,10 +284,32 @@ def may_be_told(request: RunRequest) -> bool:
     return request.is_urgent and is_plain
 
 
-def may_be_meant(run: Run, at: datetime) -> bool:
-    """Whether a stop of this moment may end the run: it was asked before, is not over, and not stopped yet."""
+def stop_entry(run: Run, user: str, *, by: str, at: datetime, refused: str = "") -> AuditEntry:
+    """Returns what the audit log says of somebody who stops what another one has asked: by what they may, or why they may not (`refused`)."""
+    request = run.request
+    return AuditEntry(
+        id=f"{run.id}:{Act.STOP}:{user}:{'refused' if refused else 'allowed'}",
+        at=at,
+        team=request.team,
+        channel=request.channel,
+        user=user,
+        act=Act.STOP,
+        target=request.user,
+        is_allowed=not refused,
+        reason=refused or by,
+        run_id=run.id,
+    )
+
+
+def may_be_stopped(run: Run) -> bool:
+    """Whether it is not over, and nobody has stopped it yet."""
     is_going = not run.state.is_final and run.outcome is None
-    return is_going and run.stop_requested_by is None and run.request.asked_at < at
+    return is_going and run.stop_requested_by is None
+
+
+def may_be_meant(run: Run, at: datetime) -> bool:
+    """Whether a stop of this moment may end the run, which was asked before."""
+    return may_be_stopped(run) and run.request.asked_at < at
 
 
 def why_not_stop(run: Run, user: str, policy: RunPolicy) -> str:

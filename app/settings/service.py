@@ -298,6 +298,13 @@ class ServiceSettings(SettingsGroup):
         alias="ORION_RETENTION_DAYS",
         description="Days that finished runs, and files of threads, are kept; at least 2, as Slack may send a message again.",
     )
+    audit_days: int = Field(
+        90,
+        ge=1,
+        le=3650,
+        alias="ORION_AUDIT_DAYS",
+        description="Days that it is kept who was allowed or refused what (`orion audit`).",
+    )
     catch_up_h: int = Field(
         24,
         ge=0,

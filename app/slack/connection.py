@@ -25,6 +25,7 @@ from slack_sdk.web.async_client import AsyncWebClient
 from app.accounts.links import AccountLinks, Login
 from app.accounts.records import AccountStore
 from app.aio import Gate, TaskGroup, always_open, open_task_group
+from app.audit.records import AuditLog
 from app.log import get_logger
 from app.runs.intake import Intake
 from app.runs.model import Run
@@ -154,10 +155,16 @@ class SlackConnection:
         users = answer.get("users")
         return frozenset(one for one in users if is_id(one)) if isinstance(users, list) else None
 
-    def key_modal(self, store: OwnKeyStore, vendors: Mapping[str, Vendor]) -> KeyModal:
+    def key_modal(
+        self, store: OwnKeyStore, vendors: Mapping[str, Vendor], *, audit: AuditLog
+    ) -> KeyModal:
         """Returns the modal where people give keys of their own."""
         return KeyModal(
-            self._api, store=store, vendors=vendors, open_timeout_s=self._modal_timeout_s
+            self._api,
+            store=store,
+            audit=audit,
+            vendors=vendors,
+            open_timeout_s=self._modal_timeout_s,
         )
 
     def account_links(
@@ -165,12 +172,15 @@ class SlackConnection:
         store: AccountStore,
         logins: Sequence[Login],
         *,
+        audit: AuditLog,
         now: Callable[[], datetime],
         waits: bool = True,
     ) -> AccountLinks:
         """Returns where people link accounts; each is told what came of it alone. `waits`: in the background, until they have typed their code in."""
         group = self._group if waits else None
-        self._links = AccountLinks(store, logins, group=group, tell=self._tell_alone, now=now)
+        self._links = AccountLinks(
+            store, logins, audit=audit, group=group, tell=self._tell_alone, now=now
+        )
         return self._links
 
     async def _tell_alone(self, channel: str, user: str, text: str) -> None:

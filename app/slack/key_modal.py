@@ -3,12 +3,15 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 
+from app.audit.records import Act, AuditEntry, AuditLog
 from app.log import get_logger
 from app.runs.ports import BUTTON, OwnKeyStore
 from app.slack.api import SlackApi
 from app.slack.blocks import as_sentence
+from app.slack.fields import object_of, text_of
 from app.slack.modals import (
     OPEN_TIMEOUT_S,
     input_block,
@@ -46,10 +49,12 @@ class KeyModal:
         api: SlackApi,
         *,
         store: OwnKeyStore,
+        audit: AuditLog,
         vendors: Mapping[str, Vendor],
         open_timeout_s: float = OPEN_TIMEOUT_S,
     ) -> None:
         """`vendors`: by the names of protocols."""
+        self._audit = audit
         self._api = api
         self._open_timeout_s = open_timeout_s
         self._store = store
@@ -94,13 +99,29 @@ class KeyModal:
         options = chosen if isinstance(chosen, list) else []
         removed = [one.get("value") for one in options if isinstance(one, dict)]
         changes = {name: "" for name in self._vendors if name in removed} | written
+        kept, gone = sorted(written), sorted(set(changes) - set(written))
+        said = [f"{word} {', '.join(names)}" for word, names in (("gave", kept), ("took back", gone)) if names]  # fmt: skip
+        entry = AuditEntry(
+            id=f"{text_of(object_of(body, 'view'), 'id')}:{Act.OWN_KEYS}:{person.id}",
+            at=datetime.now(UTC),
+            team=person.team,
+            channel="",
+            user=person.id,
+            act=Act.OWN_KEYS,
+            target="; ".join(said),
+            is_allowed=True,
+            reason="keys of their own",
+            run_id="",
+        )
         async with asyncio.timeout(self._open_timeout_s):
+            if said:
+                await self._audit.add(entry)
             await self._store.change(person.team, person.id, changes)
         self._log.info(
             "own_keys.changed",
             user=person.id,
-            kept=sorted(written),
-            removed=sorted(set(changes) - set(written)),
+            kept=kept,
+            removed=gone,
         )
         return {}
 

@@ -21,9 +21,11 @@ from app.approvals.records import (
     TooManyWaitingError,
     Unanswered,
 )
+from app.audit.records import AuditEntry, AuditLog
 from app.errors import LeaseLostError
 from app.runs.model import FINAL_STATES, Run
 from app.runs.request import RunId
+from app.store.audit import add_entry
 from app.store.engine import Database, insert_for
 from app.store.leases import later
 from app.store.tables import Now, approval_hits, approvals, in_states, runs, values_of
@@ -79,7 +81,7 @@ class SqlApprovalStore:
         return {row.id: row for row in rows}
 
     async def answer(
-        self, approval_id: str, answer: ApprovalAnswer, *, is_for_thread: bool
+        self, approval_id: str, answer: ApprovalAnswer, *, is_for_thread: bool, entry: AuditEntry
     ) -> Approval | Unanswered:
         own = approvals.c.id == approval_id
 
@@ -91,6 +93,7 @@ class SqlApprovalStore:
             answered = _answer(found, answer, is_late=bool(is_late), is_for_thread=is_for_thread)
             if isinstance(answered, Approval):
                 connection.execute(sa.update(approvals).where(own).values(values_of(answered)))
+                add_entry(connection, entry)
             return answered
 
         return await self._call(work)
@@ -195,9 +198,10 @@ class SqlApprovalStore:
 class MemoryApprovalStore:
     """Implements ApprovalStore for as long as its process lives; `MemoryRunStore.approvals` is one."""
 
-    def __init__(self, known: Mapping[RunId, Run]) -> None:
+    def __init__(self, known: Mapping[RunId, Run], audit: AuditLog) -> None:
         """`known`: all runs."""
         self._runs = known
+        self._audit = audit
         self._rows: dict[str, Approval] = {}
         self._telling_until: dict[str, datetime] = {}
         self._hits: Counter[str] = Counter()
@@ -223,13 +227,14 @@ class MemoryApprovalStore:
         return {one: self._rows[one] for one in approval_ids if one in self._rows}
 
     async def answer(
-        self, approval_id: str, answer: ApprovalAnswer, *, is_for_thread: bool
+        self, approval_id: str, answer: ApprovalAnswer, *, is_for_thread: bool, entry: AuditEntry
     ) -> Approval | Unanswered:
         found = self._rows.get(approval_id)
         is_late = found is not None and found.until <= datetime.now(UTC)
         result = _answer(found, answer, is_late=is_late, is_for_thread=is_for_thread)
         if isinstance(result, Approval):
             self._rows[approval_id] = result
+            await self._audit.add(entry)
         return result
 
     async def use(self, approval_id: str) -> bool:

@@ -22,11 +22,13 @@ from typing import TypeVar
 import sqlalchemy as sa
 from typing_extensions import Unpack
 
+from app.audit.records import AuditEntry
 from app.errors import LeaseLostError
 from app.runs.model import UNFINISHED_STATES, Process, ProcessId, Run, RunState
 from app.runs.policy import MAX_ATTEMPTS
 from app.runs.ports import RunChanges
 from app.runs.request import RunId
+from app.store.audit import add_entry
 from app.store.engine import Database
 from app.store.migrations import require_version
 from app.store.tables import Now, UtcTime, in_states, processes, run_of, runs, values_of
@@ -279,7 +281,9 @@ class SqlLeases:
         query = sa.select(runs.c.id).where(is_own, _IS_UNPLACED)
         return await self._call(lambda connection: connection.scalar(query)) is not None
 
-    async def schedule(self, run_id: RunId, **changes: Unpack[RunChanges]) -> None:
+    async def schedule(
+        self, run_id: RunId, *, entry: AuditEntry | None = None, **changes: Unpack[RunChanges]
+    ) -> None:
         statement = _schedule(frozenset(changes))
         values = {f"new_{name}": value for name, value in changes.items()}
         values |= {"run_id": run_id, "process": self.id}
@@ -288,6 +292,8 @@ class SqlLeases:
             is_changed = connection.execute(statement, values).rowcount == 1
             if not is_changed and connection.scalar(_FIND_UNFINISHED, values) is not None:
                 raise LeaseLostError(run_id)
+            if entry is not None:
+                add_entry(connection, entry)
 
         await self._call(work)
 

@@ -8,6 +8,7 @@ from datetime import date, datetime
 
 from typing_extensions import Unpack
 
+from app.audit.records import AuditEntry
 from app.runs.budget import BudgetKey, SpentCall, charges, day_of
 from app.runs.model import (
     BEGINNING_STATES,
@@ -29,6 +30,7 @@ from app.runs.ports import RunChanges
 from app.runs.request import RunId, RunRequest, Thread
 from app.runs.session import NOT_KEPT, NameTakenError, Session, SessionChanges, SessionId
 from app.store.approvals import MemoryApprovalStore
+from app.store.audit import MemoryAuditLog
 from app.store.pull_requests import MemoryPullRequestStore
 from app.store.queue import REFUSAL_CODES, position_of
 
@@ -44,7 +46,8 @@ class MemoryRunStore:
         self.channel_notes = MemoryChannelNoteStore()
         self.spending = MemorySpendingStore()
         self.welcomes = MemoryWelcomeStore()
-        self.approvals = MemoryApprovalStore(self._runs)
+        self.audit = MemoryAuditLog()
+        self.approvals = MemoryApprovalStore(self._runs, self.audit)
         self.pull_requests = MemoryPullRequestStore()
 
     @property
@@ -257,7 +260,11 @@ class MemoryLeases:
         is_unplaced = hold.is_owned and hold.due_at is None and not hold.claimed_at
         return is_unplaced and run is not None and not run.state.is_final
 
-    async def schedule(self, run_id: RunId, **changes: Unpack[RunChanges]) -> None:
+    async def schedule(
+        self, run_id: RunId, *, entry: AuditEntry | None = None, **changes: Unpack[RunChanges]
+    ) -> None:
+        if entry is not None:
+            await self._store.audit.add(entry)
         await self._store.update(run_id, **changes)
         await self.release(run_id, after_s=0)
 

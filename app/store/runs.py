@@ -32,6 +32,7 @@ from app.runs.request import RunId, RunRequest, Thread
 from app.store import migrations
 from app.store.accounts import SqlAccountStore
 from app.store.approvals import SqlApprovalStore
+from app.store.audit import SqlAuditLog
 from app.store.engine import (
     POSTGRES_CONNECTIONS,
     Database,
@@ -232,6 +233,7 @@ class SqlRunStore:
         self.heard = SqlHeard(database, self.leases)
         self.slack_facts = SqlSlackFacts(database)
         self.approvals = SqlApprovalStore(database)
+        self.audit = SqlAuditLog(database)
         self.pull_requests = SqlPullRequestStore(database, self.leases)
 
     def own_keys(self, secrets: Sequence[str]) -> SqlOwnKeyStore:

@@ -18,6 +18,7 @@ from sqlalchemy.sql.functions import FunctionElement
 from typing_extensions import override
 
 from app.approvals.records import Approval
+from app.audit.records import AuditEntry
 from app.errors import ErrorCode
 from app.pull_requests.records import PullRequest
 from app.runs.broker import ModelGrant
@@ -317,6 +318,13 @@ approval_hits = sa.Table(
     metadata,
     sa.Column("rule", AnyText, primary_key=True),
     sa.Column("hits", sa.BigInteger, nullable=False),
+)
+
+audit = sa.Table(
+    "orion_audit",
+    metadata,
+    *columns_of(AuditEntry, types={"id": sa.String(128)}),
+    sa.Index("ix_orion_audit_at", "at"),
 )
 
 pull_requests = sa.Table(

@@ -13,6 +13,7 @@ from app.approvals.rules import DeedKind
 from app.runs.budget import render_money
 from app.runs.model import Run, RunCost, RunFileKind, SharedFile
 from app.runs.request import AttachedFile
+from app.runs.stop import may_be_stopped, stop_entry
 from app.settings.settings import Settings
 from app.store.engine import name_of, own_state_directory
 from app.store.migrations import migrate_store
@@ -79,7 +80,10 @@ async def stop_run(settings: Settings, prefix: str) -> bool:
     """Asks a run to stop; its owner sees it within 0.5 s. False when it is over or was asked before."""
     run = await find_run(settings, prefix)
     async with open_records(settings) as store:
-        return await store.request_stop(run.id, user=OPERATOR, at=datetime.now(UTC))
+        now = datetime.now(UTC)
+        if may_be_stopped(run):
+            await store.audit.add(stop_entry(run, OPERATOR, by="the command line", at=now))
+        return await store.request_stop(run.id, user=OPERATOR, at=now)
 
 
 async def file_of_run(settings: Settings, prefix: str, kind: RunFileKind) -> str:
