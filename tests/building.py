@@ -1,8 +1,11 @@
 """Runs, requests and sessions for tests."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
+from app.audit.records import Act, AuditEntry
 from app.runs.testing import (
     AttachedFile,
     MessageContent,
@@ -48,6 +51,22 @@ def make_request(
 def make_run(request: RunRequest | None = None, *, age_s: float = 0.0) -> Run:
     request = request or make_request()
     return Run(id=request.run_id, request=request, created_at=T0 - timedelta(seconds=age_s))
+
+
+def make_entry(**changes: Any) -> AuditEntry:
+    entry = AuditEntry(
+        id="entry",
+        at=T0,
+        team="T1",
+        channel="C1",
+        user="U1",
+        act=Act.ASK,
+        target="",
+        is_allowed=True,
+        reason="nothing forbids it",
+        run_id="run_1",
+    )
+    return replace(entry, **changes)
 
 
 def make_session(number: int = 1, *, name: str = "") -> Session:

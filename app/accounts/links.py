@@ -133,7 +133,8 @@ class AccountLinks:
             return self._which("unlink", name)
         await self._end((owner, login.service))
         await self._store.drop_code(owner, login.service)
-        await self._note(owner, f"unlink {login.title}")
+        if await self._store.get(owner, login.service) is not None:
+            await self._note(owner, "unlink", login.title)
         if await self._store.unlink(owner, login.service):
             _log.info("account.unlinked", service=login.title, user=owner.person)
             return f"Your {login.title} account is forgotten here. There, among your applications, you can take my access back as well."
@@ -176,21 +177,22 @@ class AccountLinks:
         return code
 
     async def _link(self, owner: Owner, login: Login, account: Account) -> None:
-        await self._note(owner, f"link {login.title}: {account.login or account.id}")
+        await self._note(owner, "link", f"{login.title} as {account.login or account.id}")
         await retry_store(lambda: self._store.link(owner, account))
         await self._store.drop_code(owner, login.service)
         _log.info("account.linked", service=login.title, user=owner.person)
 
-    async def _note(self, owner: Owner, target: str) -> None:
+    async def _note(self, owner: Owner, word: str, target: str) -> None:
+        """Keeps that a person links or unlinks an account."""
         now = self._now()
         entry = AuditEntry(
-            id=f"{Act.LINK}:{owner.team}:{owner.person}:{now.timestamp():.6f}",
+            id=f"{owner.team}:{owner.person}:{word}:{now.timestamp():.6f}",
             at=now,
             team=owner.team,
             channel="",
             user=owner.person,
             act=Act.LINK,
-            target=target,
+            target=f"{word} {target}",
             is_allowed=True,
             reason="an account of their own",
             run_id="",

@@ -137,7 +137,12 @@ class ApprovalStore(Protocol):
         ...
 
     async def answer(
-        self, approval_id: str, answer: ApprovalAnswer, *, is_for_thread: bool, entry: AuditEntry
+        self,
+        approval_id: str,
+        answer: ApprovalAnswer,
+        *,
+        is_for_thread: bool,
+        entry: AuditEntry | None = None,
     ) -> Approval | Unanswered:
         """Counts a person's answer, while it waits and its time is not over by the database's clock, and keeps `entry` with it; the row as it is then.
 

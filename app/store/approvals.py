@@ -81,7 +81,12 @@ class SqlApprovalStore:
         return {row.id: row for row in rows}
 
     async def answer(
-        self, approval_id: str, answer: ApprovalAnswer, *, is_for_thread: bool, entry: AuditEntry
+        self,
+        approval_id: str,
+        answer: ApprovalAnswer,
+        *,
+        is_for_thread: bool,
+        entry: AuditEntry | None = None,
     ) -> Approval | Unanswered:
         own = approvals.c.id == approval_id
 
@@ -93,7 +98,8 @@ class SqlApprovalStore:
             answered = _answer(found, answer, is_late=bool(is_late), is_for_thread=is_for_thread)
             if isinstance(answered, Approval):
                 connection.execute(sa.update(approvals).where(own).values(values_of(answered)))
-                add_entry(connection, entry)
+                if entry is not None:
+                    add_entry(connection, entry)
             return answered
 
         return await self._call(work)
@@ -227,14 +233,20 @@ class MemoryApprovalStore:
         return {one: self._rows[one] for one in approval_ids if one in self._rows}
 
     async def answer(
-        self, approval_id: str, answer: ApprovalAnswer, *, is_for_thread: bool, entry: AuditEntry
+        self,
+        approval_id: str,
+        answer: ApprovalAnswer,
+        *,
+        is_for_thread: bool,
+        entry: AuditEntry | None = None,
     ) -> Approval | Unanswered:
         found = self._rows.get(approval_id)
         is_late = found is not None and found.until <= datetime.now(UTC)
         result = _answer(found, answer, is_late=is_late, is_for_thread=is_for_thread)
         if isinstance(result, Approval):
             self._rows[approval_id] = result
-            await self._audit.add(entry)
+            if entry is not None:
+                await self._audit.add(entry)
         return result
 
     async def use(self, approval_id: str) -> bool:

@@ -20,11 +20,12 @@ from app.approvals.records import (
     Unanswered,
 )
 from app.approvals.rules import DeedKind
+from app.audit.records import AuditQuery
 from app.errors import LeaseLostError
 from app.runs.testing import RunState
 from app.store.memory import MemoryRunStore
 from app.store.runs import open_store
-from tests.building import make_run
+from tests.building import make_entry, make_run
 
 T = TypeVar("T")
 RUN = make_run()
@@ -120,6 +121,15 @@ async def test_an_attempt_that_was_given_up_asks_for_nothing(stores: Stores) -> 
     with pytest.raises(LeaseLostError):
         await stores.other.ask(asked(), attempt=RUN.attempt)
     assert [one.number for one in await stores.one.of_run(RUN.id)] == [1]
+
+
+async def test_an_answer_that_counts_is_kept_with_why_it_may(stores: Stores) -> None:
+    """In one transaction; one that comes too late leaves nothing."""
+    row = await stores.one.ask(asked())
+    counted, late = make_entry(id="counted"), make_entry(id="late")
+    await stores.other.answer(row.id, no(), is_for_thread=False, entry=counted)
+    await stores.one.answer(row.id, yes(), is_for_thread=False, entry=late)
+    assert await stores.runs.audit.find(AuditQuery()) == [counted]
 
 
 async def test_a_question_keeps_its_answer(stores: Stores) -> None:

@@ -13,6 +13,7 @@ from typing import cast
 import pytest
 import sqlalchemy as sa
 
+from app.audit.records import AuditQuery
 from app.compose.core import sweep_if_leading, why_not_here
 from app.dispatch.dispatcher import RunDispatcher
 from app.dispatch.placements import PLACED_AT_ONCE
@@ -23,7 +24,7 @@ from app.store.runs import SqlRunStore, open_store
 from sandbox_runtime.provider import SandboxProvider
 from sandbox_runtime.task_group import open_task_group
 from sandbox_runtime.types import Capability, SandboxId
-from tests.building import make_request, make_session
+from tests.building import make_entry, make_request, make_session
 from tests.contract.building import started_on
 from tests.dispatchers import Crowd, accept, accepting, new_run
 from tests.relay import open_cutting_proxy
@@ -76,6 +77,21 @@ async def test_only_who_has_a_run_writes_into_it(two: tuple[SqlRunStore, SqlRunS
     assert await mine.get(run.id) == run
     assert await other.request_stop(run.id, user="U1", at=SystemClock().now())
     assert (await mine.begin(run)).stop_requested_by == "U1"
+
+
+async def test_why_a_message_may_be_answered_is_kept_with_that_it_is(
+    two: tuple[SqlRunStore, SqlRunStore],
+) -> None:
+    """In one transaction: of a run that is another process's, nothing is."""
+    mine, other = two
+    run = new_run()
+    await mine.add(run)
+    late = make_entry(id="late", run_id=run.id)
+    with pytest.raises(LeaseLostError):
+        await other.leases.schedule(run.id, entry=late, state=RunState.PLACED)
+    entry = make_entry(run_id=run.id)
+    await mine.leases.schedule(run.id, entry=entry, state=RunState.PLACED)
+    assert await other.audit.find(AuditQuery(run_id=run.id)) == [entry]
 
 
 async def test_the_living_keep_what_they_have(two: tuple[SqlRunStore, SqlRunStore]) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from app.approvals.records import ApprovalStore
+from app.audit.records import AuditLog
 from app.dispatch.lease import Leases
 from app.pull_requests.records import PullRequestStore
 from app.runs.testing import (
@@ -52,6 +53,7 @@ PORTS: Mapping[str, type[Any]] = {
     "judge": Judge,
     "threads": ThreadStore,
     "approvals": ApprovalStore,
+    "audit": AuditLog,
     "pull_requests": PullRequestStore,
     "heard": HeardStore,
     "broker": ModelBroker,
@@ -146,6 +148,9 @@ SPARED: Mapping[str, str] = {
     "approvals.count": "counts for the operator; once more or less is no matter",
     "approvals.hits": "only the command line asks",
     "approvals.release_telling": "lets go some seconds sooner of what then is free by itself",
+    "audit.add": "one row, before what it allows, or why nothing was; written again, it is the same row",
+    "audit.find": "only the command line asks",
+    "audit.remove": _REMOVES,
     "pull_requests.open": "after a push, as code_host.open_pull_request; repeated, it writes the same",
     "pull_requests.get": _READ,
     "pull_requests.claim": _WATCHED,

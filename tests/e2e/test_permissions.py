@@ -1,6 +1,7 @@
 """Who may do what, in the whole service: a change of Slack's user group, and of the file, counts within seconds."""
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
@@ -57,3 +58,19 @@ async def test_groups_and_the_file_count_as_they_are_now(tmp_path: Path) -> None
         changed = TOML.replace('agents = "claude"', 'agents = "anthropic"')
         await asyncio.to_thread((stage.orion.directory / "orion.toml").write_text, changed)
         await _until(stage, RunState.SUCCEEDED)
+        code, said = await stage.cli("audit", "--refused", "--user", COLLEAGUE, "--json")
+        assert code == 0, said
+        entries = json.loads(said)
+        assert {(one["act"], one["is_allowed"]) for one in entries} == {("ask", False)}
+        assert all("permissions[2] of orion.toml" in one["reason"] for one in entries)
+        code, said = await stage.cli("audit", "--run", entries[0]["run_id"])
+        assert code == 0, said
+        assert [line.split()[1:3] for line in said.splitlines()] == [
+            ["refused", COLLEAGUE],
+            ["allowed", COLLEAGUE],
+        ]
+        code, said = await stage.cli("audit", "--act", "aks")
+        assert (code, said) == (
+            2,
+            "--act: there are ask, settings, memory, own-keys, link, stop, approve, not 'aks'\n",
+        )

@@ -436,6 +436,7 @@ async def open_core(
             own_keys=own_keys or MemoryOwnKeyStore(),
             threads=store.threads,
             approvals=store.approvals,
+            audit=store.audit,
             pull_requests=store.pull_requests,
             ledger=ledger,
             replies=replies,

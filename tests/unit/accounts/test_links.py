@@ -19,7 +19,9 @@ from app.accounts.records import (
     mcp_service,
 )
 from app.aio import open_task_group
+from app.audit.records import Act, AuditQuery
 from app.store.accounts import MemoryAccountStore
+from app.store.audit import MemoryAuditLog
 from tests.waiting import until
 
 NOW = datetime(2026, 11, 27, 12, 0, tzinfo=UTC)
@@ -76,6 +78,7 @@ class World:
     login: FakeLogin
     links: AccountLinks
     store: MemoryAccountStore
+    audit: MemoryAuditLog
     clock: list[datetime]
     told: asyncio.Queue[tuple[str, str, str]] = field(default_factory=asyncio.Queue)
 
@@ -94,9 +97,12 @@ async def world(*answers: Answer) -> AsyncIterator[World]:
         await told.put((channel, user, text))
 
     store, login, clock = MemoryAccountStore(), FakeLogin(list(answers)), [NOW]
+    audit = MemoryAuditLog()
     async with asyncio.timeout(10), open_task_group() as group:
-        links = AccountLinks(store, [login], group=group, tell=tell, now=lambda: clock[0])
-        yield World(login, links, store, clock, told)
+        links = AccountLinks(
+            store, [login], audit=audit, group=group, tell=tell, now=lambda: clock[0]
+        )
+        yield World(login, links, store, audit, clock, told)
         links.close()
 
 
@@ -116,6 +122,9 @@ async def test_a_code_is_typed_in() -> None:
         assert "is forgotten here" in await one.links.unlink(ANN, "")
         assert await one.store.get(ANN, GITHUB) is None
         assert "No GitHub account" in await one.links.unlink(ANN, "")
+        kept_of = await one.audit.find(AuditQuery())
+        assert sorted(entry.target for entry in kept_of) == ["link GitHub as ann", "unlink GitHub"]
+        assert {(entry.user, entry.act) for entry in kept_of} == {("U1", Act.LINK)}
 
 
 @pytest.mark.parametrize(
@@ -192,7 +201,9 @@ async def brief(login: FakeLogin, store: MemoryAccountStore) -> AsyncIterator[Ac
         raise AssertionError("nothing goes on behind an answer")
 
     async with asyncio.timeout(10):
-        yield AccountLinks(store, [login], group=None, tell=tell, now=lambda: NOW)
+        yield AccountLinks(
+            store, [login], audit=MemoryAuditLog(), group=None, tell=tell, now=lambda: NOW
+        )
 
 
 async def test_processes_that_end_with_their_answer() -> None:
@@ -254,15 +265,17 @@ async def test_how_many_may_wait() -> None:
 
 async def test_accounts_at_several_services() -> None:
     """Each by its name, in any case of its letters; without a name GitHub's is meant, or the only one."""
-    store = MemoryAccountStore()
+    store, audit = MemoryAccountStore(), MemoryAuditLog()
     github, crm = FakeLogin([PAIR]), FakeLogin([PAIR], service=mcp_service("crm"), title="Crm")
 
     async def tell(_channel: str, _user: str, _text: str) -> None:
         await asyncio.sleep(0)
 
     async with asyncio.timeout(10), open_task_group() as group:
-        links = AccountLinks(store, [github, crm], group=group, tell=tell, now=lambda: NOW)
-        only = AccountLinks(store, [crm], group=group, tell=tell, now=lambda: NOW)
+        links = AccountLinks(
+            store, [github, crm], audit=audit, group=group, tell=tell, now=lambda: NOW
+        )
+        only = AccountLinks(store, [crm], audit=audit, group=group, tell=tell, now=lambda: NOW)
         assert "There is no `wiki`" in await links.begin(ANN, "wiki", channel="C1")
         assert "`/orion link Crm`" in await links.begin(ANN, "wiki", channel="C1")
         await links.begin(ANN, "crm", channel="C1")

@@ -5,10 +5,11 @@ from datetime import datetime, timedelta
 import pytest
 from typing_extensions import override
 
+from app.audit.records import AuditQuery
 from app.compose.maintenance import RETENTION_INTERVAL_S, START_DELAY_S, Retention
 from app.runs.testing import RunState
 from app.store.memory import MemoryRunStore
-from tests.building import T0, make_request, make_run
+from tests.building import T0, make_entry, make_request, make_run
 
 
 class EndOfTestError(Exception):
@@ -53,6 +54,8 @@ async def test_rounds_come_after_the_start_and_hourly_and_outlive_a_failure() ->
     for run in (old, unfinished):
         await store.add(run)
     await store.update(old.id, state=RunState.STOPPED)
+    for age in (90, 91):
+        await store.audit.add(make_entry(id=str(age), at=T0 - timedelta(days=age)))
     asked: list[datetime] = []
 
     async def remove_sessions(before: datetime) -> int:
@@ -64,9 +67,11 @@ async def test_rounds_come_after_the_start_and_hourly_and_outlive_a_failure() ->
 
     retention = Retention(
         store=store,
+        audit=store.audit,
         leads=leads,
         remove_sessions=remove_sessions,
         keep_for=timedelta(days=8),
+        keep_audit_for=timedelta(days=90),
         clock=clock,
     )
     with pytest.raises(EndOfTestError):
@@ -75,3 +80,4 @@ async def test_rounds_come_after_the_start_and_hourly_and_outlive_a_failure() ->
     assert store.asked == [T0 - timedelta(days=8)] * 2
     assert [run.id for run in await store.recent(limit=9)] == [unfinished.id]
     assert asked == [T0 - timedelta(days=8)]
+    assert [entry.id for entry in await store.audit.find(AuditQuery())] == ["90"]

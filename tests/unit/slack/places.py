@@ -127,6 +127,7 @@ def ports_of(store: MemoryRunStore) -> RunPorts:
         own_keys=MemoryOwnKeyStore(),
         threads=store.threads,
         approvals=store.approvals,
+        audit=store.audit,
         pull_requests=store.pull_requests,
         channel_notes=store.channel_notes,
         judge=NoJudge(),

@@ -11,9 +11,11 @@ from slack_bolt.async_app import AsyncApp
 from structlog.testing import capture_logs
 from typing_extensions import override
 
+from app.audit.records import Act, AuditQuery
 from app.slack.actions import KEYS_ACTION
 from app.slack.connection import SlackConnection, SlackOptions, open_slack
 from app.slack.key_modal import KEYS_VIEW, Vendor
+from app.store.audit import MemoryAuditLog
 from app.store.memory import MemoryOwnKeyStore
 from tests.unit.slack.building import RecordingIntake, deliver_form, make_app
 from tests.unit.slack.conftest import Answer, SlackServer
@@ -31,8 +33,18 @@ def store() -> MemoryOwnKeyStore:
 
 
 @pytest.fixture
-def app(slack: SlackConnection, store: MemoryOwnKeyStore, intake: RecordingIntake) -> AsyncApp:
-    return make_app(intake, keys=slack.key_modal(store, VENDORS))
+def audit() -> MemoryAuditLog:
+    return MemoryAuditLog()
+
+
+@pytest.fixture
+def app(
+    slack: SlackConnection,
+    store: MemoryOwnKeyStore,
+    audit: MemoryAuditLog,
+    intake: RecordingIntake,
+) -> AsyncApp:
+    return make_app(intake, keys=slack.key_modal(store, VENDORS, audit=audit))
 
 
 async def _press(app: AsyncApp, **fields: Any) -> tuple[int, str]:
@@ -42,7 +54,7 @@ async def _press(app: AsyncApp, **fields: Any) -> tuple[int, str]:
 
 
 async def _send(app: AsyncApp, values: object, **fields: Any) -> tuple[int, Mapping[str, Any]]:
-    view = {"type": "modal", "callback_id": KEYS_VIEW, "state": {"values": values}}
+    view = {"type": "modal", "id": "V1", "callback_id": KEYS_VIEW, "state": {"values": values}}
     payload = {"type": "view_submission", "view": view, **PERSON, **fields}
     status, body = await deliver_form(app, {"payload": json.dumps(payload)})
     return status, json.loads(body or "{}")
@@ -151,7 +163,11 @@ async def test_what_opens_the_modal_has_one_deadline(
     options = replace(slack_options, modal_timeout_s=0.5)
     with capture_logs() as logged:
         async with open_slack(options) as slack:
-            assert (await _press(make_app(intake, keys=slack.key_modal(Slow(), VENDORS))))[0] == 200
+            assert (
+                await _press(
+                    make_app(intake, keys=slack.key_modal(Slow(), VENDORS, audit=MemoryAuditLog()))
+                )
+            )[0] == 200
     (failed,) = (one for one in logged if one["event"] == "slack.update_failed")
     assert (failed["operation"], failed["error"]) == ("modal", "timeout")
 
@@ -174,7 +190,7 @@ async def test_what_is_not_kept_is_not_acknowledged(
         async def change(self, team: str, person: str, keys: Mapping[str, str]) -> None:
             raise OSError("locked")
 
-    app = make_app(intake, keys=slack.key_modal(Sick(), VENDORS))
+    app = make_app(intake, keys=slack.key_modal(Sick(), VENDORS, audit=MemoryAuditLog()))
     assert (await _send(app, _written("sk-1")))[0] == 500
 
 
@@ -183,3 +199,19 @@ async def test_without_own_keys_nothing_is_taken(bolt: AsyncApp, slack_server: S
     assert (await _press(bolt))[0] == 200
     assert await _send(bolt, _written("sk-1")) == (200, {})
     assert slack_server.calls == []
+
+
+async def test_what_was_given_and_taken_back_is_in_the_audit_log(
+    app: AsyncApp, audit: MemoryAuditLog
+) -> None:
+    """Once, by the vendors' names and never a key; nothing of what was wrong or changes nothing."""
+    for _ in range(2):
+        await _send(app, _written("sk-secret") | _taken_back("gemini"))
+    await _send(app, _written("x-wrong"))
+    await _send(app, {})
+    (entry,) = await audit.find(AuditQuery())
+    assert (entry.user, entry.act, entry.target) == (
+        "U1",
+        Act.OWN_KEYS,
+        "gave openai; took back gemini",
+    )
