@@ -181,6 +181,16 @@ class HostLists:
 
     def of(self, channel: str, repo: str) -> tuple[HostEntry, ...]:
         """Returns the hosts of a thread, each once; an empty `repo` is none."""
-        in_channel = self.channels.get(channel, ())
+        return tuple(dict.fromkeys(host for _, host in self.by_source(channel, repo)))
+
+    def by_source(self, channel: str, repo: str) -> Iterator[tuple[str, HostEntry]]:
+        """Yields the hosts of a thread with the list that each is on, for people."""
         in_repository = self.repositories.get(self.key_of(repo), ()) if repo else ()
-        return tuple(dict.fromkeys((*self.everywhere, *in_channel, *in_repository)))
+        lists = {
+            "ORION_EGRESS_HOSTS": self.everywhere,
+            f"orion.toml, channels.{channel}": self.channels.get(channel, ()),
+            f"orion.toml, repositories.{repo}": in_repository,
+        }
+        for source, hosts in lists.items():
+            for host in hosts:
+                yield source, host

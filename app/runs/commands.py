@@ -15,11 +15,13 @@ from app.aio import retry_store
 from app.errors import ErrorCode
 from app.log import get_logger
 from app.permissions.rules import Permissions, Right, Thing
+from app.runs.budget import render_money
 from app.runs.model import ChannelChange, ChannelNote, Outcome, Run, RunState
 from app.runs.options import (
     NO_REPO,
     DefaultChanges,
     Defaults,
+    EffectiveSetting,
     RunOptions,
     Scope,
     SettingsCommand,
@@ -106,6 +108,7 @@ async def answer_without_agent(
             own_keys=sorted(keys),
             permissions=describe_permissions(request, policy.permissions),
             last_change=last,
+            last_run=next((one for one in reversed(context.earlier) if one.effective), None),
         ),
     )
 
@@ -166,8 +169,8 @@ async def carry_out(
     return changed
 
 
-def describe_choice(choice: Choice) -> list[str]:
-    """Returns what is chosen and from whom each comes, as lines of Markdown."""
+def describe_choice(choice: Choice) -> Sequence[EffectiveSetting]:
+    """Returns what is chosen, and from whom each comes."""
     values = {
         "agent": choice.agent,
         "model": choice.model,
@@ -176,27 +179,80 @@ def describe_choice(choice: Choice) -> list[str]:
         "branch": choice.branch,
     }
     return [
-        f"{name}: {f'`{one.value}`' if one.value else 'none'} ({one.source})"
+        EffectiveSetting(name=name, value=one.value, source=one.source)
         for name, one in values.items()
     ]
 
 
-def describe_permissions(request: RunRequest, permissions: Permissions) -> list[str]:
-    """Returns what rules say of whoever asks, where they ask, as lines of Markdown; none where they say nothing."""
+def describe_permissions(
+    request: RunRequest, permissions: Permissions
+) -> Sequence[EffectiveSetting]:
+    """Returns what rules say of whoever asks, where they ask; nothing where they say nothing."""
     who: dict[str, Any] = {"user": request.user, "channel": request.channel, "counts": False}
-    lines = []
+    described = []
     for thing in Thing:
         if (ruling := permissions.find_allowed(thing, **who)) is not None:
-            known = ", ".join(f"`{one}`" for one in ruling.patterns) or "none"
-            lines.append(f"{thing} that you may have: {known} ({ruling.rule})")
+            known = ", ".join(ruling.patterns)
+            described.append(
+                EffectiveSetting(name=f"{thing} allowed", value=known, source=ruling.rule)
+            )
     rights = (Right.SET_DEFAULTS, Right.STOP_OTHERS, Right.APPROVE)
     rulings = {right: permissions.find(right, **who) for right in rights}
-    lines += [
-        f"{right}: {'yes' if ruling.is_allowed else 'no'} ({ruling.rule})"
+    described += [
+        EffectiveSetting(name=right, value="yes" if ruling.is_allowed else "no", source=ruling.rule)
         for right, ruling in rulings.items()
         if ruling is not None
     ]
-    return lines
+    return described
+
+
+async def effective_settings(
+    request: RunRequest, choice: Choice, ports: RunPorts, policy: RunPolicy
+) -> tuple[EffectiveSetting, ...]:
+    """Returns all that a run gets, and from whom each comes."""
+    channel = request.channel
+    days = await retry_store(lambda: ports.ledger.of_day(request.team, request.user, channel))
+    own = policy.permissions.find_budget(user=request.user, channel=channel, counts=False)
+    of_user = "ORION_BUDGET_USER_DAY_USD" if own is None else own.rule
+    sources = (of_user, "ORION_BUDGET_CHANNEL_DAY_USD", "ORION_BUDGET_DAY_USD")
+    asking = f"channels.{channel}" if channel in policy.channels_asking else "questions"
+    rules = (*policy.approvals.of_channels.get(channel, ()), *policy.approvals.general)
+    return (
+        *describe_choice(choice),
+        EffectiveSetting(
+            name="time", value=f"{policy.run_timeout_s:g} s", source="ORION_RUN_TIMEOUT_S"
+        ),
+        *(
+            EffectiveSetting(name=f"{of_whom} a day", value=render_money(limit), source=source)
+            for (of_whom, _, limit), source in zip(days, sources, strict=True)
+            if limit is not None
+        ),
+        *(
+            EffectiveSetting(name="host", value=str(host), source=source)
+            for source, host in policy.hosts.by_source(channel, choice.repo.value)
+        ),
+        *describe_permissions(request, policy.permissions),
+        *(
+            EffectiveSetting(name=rule.decision, value=rule.words, source="orion.toml, approvals")
+            for rule in rules
+        ),
+        EffectiveSetting(
+            name="questions",
+            value="yes" if policy.asks_people_in(channel) else "no",
+            source=f"orion.toml, {asking}",
+        ),
+    )
+
+
+def line_of_setting(one: EffectiveSetting) -> str:
+    """Returns it as a line of Markdown."""
+    return f"{one.name}: {f'`{one.value}`' if one.value else 'none'} ({one.source})"
+
+
+def _render_last(run: Run) -> str:
+    """Returns what the last run of a thread had, as Markdown."""
+    lines = "\n".join(f"- {line_of_setting(one)}" for one in run.effective or ())
+    return f"The last run here, `{run.id}`, had:\n\n{lines}"
 
 
 def render_choice(
@@ -204,11 +260,13 @@ def render_choice(
     said: str,
     *,
     own_keys: Sequence[str] = (),
-    permissions: Sequence[str] = (),
+    permissions: Sequence[EffectiveSetting] = (),
     last_change: ChannelChange | None = None,
+    last_run: Run | None = None,
 ) -> str:
-    """Returns the answer, as Markdown. `own_keys`: for which protocols the person has given one. `permissions`: lines of `describe_permissions`. `last_change`: of the channel's defaults."""
-    lines = [f"- {line}" for line in (*describe_choice(choice), *permissions)]
+    """Returns the answer, as Markdown. `own_keys`: for which protocols the person has given one. `last_change`: of the channel's defaults. `last_run`: of the thread."""
+    described = (*describe_choice(choice), *permissions)
+    lines = [f"- {line_of_setting(one)}" for one in described]
     if own_keys:
         lines.append(f"- keys for models: your own for {', '.join(own_keys)}, else Orion's")
     if last_change is not None:
@@ -216,7 +274,8 @@ def render_choice(
         lines.append(
             f"- this channel's defaults: changed last by `{last_change.user}`, {when}: `{last_change.said}`"
         )
-    return "\n\n".join(filter(None, (said, "\n".join(lines), HELP)))
+    last = _render_last(last_run) if last_run is not None else ""
+    return "\n\n".join(filter(None, (said, "\n".join(lines), last, HELP)))
 
 
 def _agent_of(command: SettingsCommand, context: SelectionContext, catalog: Catalog) -> str:

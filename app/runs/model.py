@@ -10,6 +10,7 @@ from typing import Final, NewType, Protocol
 
 from app.egress.tally import HostUse
 from app.errors import ErrorCode
+from app.runs.options import EffectiveSetting
 from app.runs.request import NO_CONTENT, MessageContent, RunId, RunRequest, Thread
 
 ProcessId = NewType("ProcessId", str)
@@ -248,6 +249,8 @@ class Run:
     agent: str = ""
     model: str = ""
     provider: str = ""
+    effective: tuple[EffectiveSetting, ...] | None = None
+    """What its first attempt began with, which later ones keep to; None = none has begun, or in an older Orion."""
     sandbox_id: str | None = None
     event_offset: int = 0
     """Sequence number of the last agent record that was handled."""
@@ -289,21 +292,6 @@ class Run:
     def result(self) -> Outcome:
         """Returns the run's outcome; before one is decided, an empty one."""
         return self.outcome or UNDECIDED
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunCost:
-    """Tokens and money that one run has used, with what they are summed by."""
-
-    at: datetime
-    """Its beginning."""
-    user: str
-    channel: str
-    agent: str
-    model: str
-    tokens: int
-    cost: int | None
-    """Micro-dollars; None = nobody knows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -309,6 +309,17 @@ class RunOptions:
         return {name: value for name in CHECKS if (value := getattr(self, name))}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EffectiveSetting:
+    """What a run gets of something, and from whom that comes."""
+
+    name: str
+    value: str
+    """Empty = none."""
+    source: str
+    """For people: `you`, `channel`, the name of a setting, a place in `orion.toml`."""
+
+
 class Scope(StrEnum):
     """Says whose defaults a command is about."""
 

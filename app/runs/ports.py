@@ -34,7 +34,7 @@ from app.runs.model import (
     RunState,
     SharedFile,
 )
-from app.runs.options import DefaultChanges, Defaults
+from app.runs.options import DefaultChanges, Defaults, EffectiveSetting
 from app.runs.request import RunId, RunRequest, Thread
 from app.runs.session import SessionStore, ThreadStore
 
@@ -308,6 +308,7 @@ class RunChanges(TypedDict, total=False):
     agent: str
     model: str
     provider: str
+    effective: tuple[EffectiveSetting, ...]
     sandbox_id: str | None
     event_offset: int
     checkpoint: Checkpoint | None
@@ -315,6 +316,21 @@ class RunChanges(TypedDict, total=False):
     delivery: str
     has_outside_effect: bool
     trace_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCost:
+    """Tokens and money that one run has used, with what they are summed by."""
+
+    at: datetime
+    """Its beginning."""
+    user: str
+    channel: str
+    agent: str
+    model: str
+    tokens: int
+    cost: int | None
+    """Micro-dollars; None = nobody knows."""
 
 
 class RunFiles(Protocol):

@@ -16,7 +16,7 @@ from app.errors import ErrorCode
 from app.log import get_logger
 from app.runs.approvals import ApprovalDesk
 from app.runs.attempt import Begun, execute, open_attempt, read_conversation
-from app.runs.commands import answer_without_agent, read_memory
+from app.runs.commands import answer_without_agent, effective_settings, read_memory
 from app.runs.delivery import Ending, make_expired, make_failure, trace_waiting
 from app.runs.follow_ups import FollowUpFigures, FollowUpFilter
 from app.runs.history import Conversation
@@ -273,6 +273,8 @@ class RunService:
             agent=who.agent,
             model=who.model,
             provider=who.provider,
+            effective=run.effective
+            or await effective_settings(request, choice, self._ports, self._policy),
         )
         async with self._placing.lock_of(run):
             return await retry_store(begin)
@@ -322,8 +324,6 @@ class RunService:
                 await self._placing.tell_refusal(now)
                 return Done()
             return await self._ending.deliver(now, now.outcome, resumed=resumed)
-
-    # -- the end -------------------------------------------------------------------------------------------------------
 
     async def end(self, run_id: RunId, code: ErrorCode) -> None:
         """Ends a run of this process that cannot be brought to its end."""

@@ -10,7 +10,7 @@ from typing import Final
 from app.approvals.records import Approval
 from app.runs.approvals import may_answer
 from app.runs.budget import DayBudget, render_money, to_micro
-from app.runs.commands import describe_choice
+from app.runs.commands import describe_choice, line_of_setting
 from app.runs.model import SENT, Run, RunState
 from app.runs.options import RunOptions
 from app.runs.policy import RunPolicy
@@ -116,7 +116,7 @@ class Overviews:
         return f"<{address}|{label}>" if address else label
 
     def choice_text(self, choice: Choice) -> str:
-        return "\n".join(f"• {escape(line)}" for line in describe_choice(choice))
+        return "\n".join(f"• {escape(line_of_setting(one))}" for one in describe_choice(choice))
 
     def agents_text(self) -> str:
         """Returns the agents and sandboxes that may be asked for."""

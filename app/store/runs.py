@@ -23,11 +23,10 @@ from app.runs.model import (
     WAITING_STATES,
     QueueStats,
     Run,
-    RunCost,
     RunFileKind,
     RunState,
 )
-from app.runs.ports import RunChanges
+from app.runs.ports import RunChanges, RunCost
 from app.runs.request import RunId, RunRequest, Thread
 from app.store import migrations
 from app.store.accounts import SqlAccountStore

@@ -19,6 +19,7 @@ from app.runs.testing import (
     WAITING_STATES,
     Changes,
     Checkpoint,
+    EffectiveSetting,
     Outcome,
     QueuePosition,
     Resumption,
@@ -46,6 +47,7 @@ CHECKPOINT = Checkpoint(
     told_usd=(0.5, None),
     notes=("a note",),
 )
+EFFECTIVE = (EffectiveSetting(name="agent", value="caf\u00e9", source="you"),)
 OUTCOME = Outcome(
     state=RunState.FAILED,
     answer="# ü",
@@ -107,6 +109,7 @@ async def test_every_field_survives(store: RunStore) -> None:
         agent="anthropic",
         model="m",
         provider="local",
+        effective=EFFECTIVE,
         sandbox_id="s",
         event_offset=7,
         outcome=OUTCOME,
@@ -125,6 +128,7 @@ async def test_every_field_survives(store: RunStore) -> None:
     assert written.part_ts == ("1.000003", "1.000004")
     assert written.request == run.request
     assert written.outcome == OUTCOME
+    assert written.effective == EFFECTIVE
 
 
 async def test_a_finished_run_never_changes(store: RunStore) -> None:

@@ -102,3 +102,24 @@ async def test_settings_and_misspelt_options(prepared: Path, tmp_path: Path) -> 
             run = await stage.ended(ts)
             assert run.result.error_code is ErrorCode.REQUEST_INVALID, wrong
             assert "did you mean" in run.result.detail, wrong
+
+
+async def test_why_a_run_had_what_it_had(prepared: Path, tmp_path: Path) -> None:
+    """From whom each setting came, in its thread for whoever asks there, and for the operator; what is changed since changes nothing of it."""
+    async with (
+        open_world() as world,
+        open_orion(world, new_state_dir(tmp_path), prepared) as stage,
+    ):
+        ts = await stage.client.say("@Orion use claude: hello")
+        run = await stage.ended(ts)
+        code, shown = await stage.cli("runs", "show", run.id)
+        assert code == 0, shown
+        assert "settings       agent: claude (message)" in shown
+        assert "settings       time: 600 s (ORION_RUN_TIMEOUT_S)" in shown
+        await stage.answer(await stage.client.say("@Orion settings agent=anthropic"))
+        asked = await stage.client.say("@Orion settings", thread_ts=ts)
+        told = text_of(await stage.answer(asked, thread_ts=ts))
+        now, _, then = told.partition(f"The last run here, `{run.id}`, had:")
+        assert "agent: `claude` (thread)" in now
+        assert "agent: `claude` (message)" in then
+        assert "time: `600 s` (ORION_RUN_TIMEOUT_S)" in then

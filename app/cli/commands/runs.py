@@ -11,7 +11,8 @@ from typing import Any
 from app.approvals.records import Approval
 from app.approvals.rules import DeedKind
 from app.runs.budget import render_money
-from app.runs.model import Run, RunCost, RunFileKind, SharedFile
+from app.runs.model import Run, RunFileKind, SharedFile
+from app.runs.ports import RunCost
 from app.runs.request import AttachedFile
 from app.runs.stop import may_be_stopped, stop_entry
 from app.settings.settings import Settings
@@ -126,6 +127,7 @@ def as_row(run: Run, asked: Sequence[Approval] = ()) -> Mapping[str, object]:
         "files_in": _files(run.request.content.files),
         "files_out": _files(run.result.files),
         "hosts": [asdict(one) for one in run.result.hosts],
+        "settings": [asdict(one) for one in run.effective or ()],
         "asked": [
             {
                 "kind": one.kind,
@@ -162,6 +164,12 @@ def lines_of(row: Mapping[str, object]) -> Iterator[str]:
     for name, value in row.items():
         if name == "hosts" and isinstance(value, list):
             yield from (f"{name:14} {_line_of_host(one)}" for one in value)
+            continue
+        if name == "settings" and isinstance(value, list):
+            yield from (
+                f"{name:14} {one['name']}: {one['value'] or 'none'} ({one['source']})"
+                for one in value
+            )
             continue
         if name == "asked" and isinstance(value, list):
             yield from (f"{name:14} {_line_of_asked(one)}" for one in value)
