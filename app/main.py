@@ -216,6 +216,7 @@ async def _open_web(
     `catch_up`: of functions, that of their cron.
     """
     metrics = Metrics(
+        outside.meters,
         store=outside.adapters.store,
         export_failures=export_failures,
         pools=core.runners.pools,

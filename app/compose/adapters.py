@@ -27,6 +27,7 @@ from app.dispatch.dispatcher import RunDispatcher
 from app.dispatch.lease import Leases, ProcessLease, open_lease
 from app.dispatch.slices import SliceDispatcher, WakeUps
 from app.log import get_logger
+from app.metrics import Meters
 from app.pull_requests.records import PullRequestStore
 from app.redaction import Masker
 from app.runs.budget import SpendingStore
@@ -53,6 +54,7 @@ from app.slack.home import WelcomeStore
 from app.slack.key_modal import KeyModal, Vendor
 from app.store.runs import SqlRunStore
 from app.store.seal import read_secrets
+from app.tracing.measured import MeasuredTracer
 from sandbox_runtime.provider import SandboxProvider
 from sandbox_runtime.types import Capability
 
@@ -215,6 +217,7 @@ class Outside:
     """Who the bot is and who is in a user group, as any process has asked; None = this one, which stays, asks Slack itself."""
     broker: SocketBroker
     tracer: Tracer
+    meters: Meters
     choice: ProviderChoice
     """Of the provider."""
     may_act: Gate
@@ -252,7 +255,10 @@ async def open_outside(
         if not role.is_brief:
             await store.examine()
         await check_own_keys(settings, store, adopts=True)
-        tracer = await stack.enter_async_context(open_tracer(settings, masker))
+        meters = Meters()
+        tracer = MeasuredTracer(
+            await stack.enter_async_context(open_tracer(settings, masker)), meters
+        )
         accounts = create_accounts(settings, store)
         group = await stack.enter_async_context(open_task_group())
         tokens = create_tokens(settings, accounts, group=group)
@@ -295,6 +301,7 @@ async def open_outside(
                 slack_options(settings, tracer),
                 may_write=lease.confirm,
                 is_over=partial(_is_over, store),
+                on_call=meters.slack_called,
             )
         )
         lease.tell(slack.share_limits)
@@ -333,6 +340,7 @@ async def open_outside(
             remembered=_remember(settings, slack, store) if role.is_brief else None,
             broker=broker,
             tracer=tracer,
+            meters=meters,
             choice=choice,
             may_act=lease.confirm,
             owner=owner,

@@ -7,7 +7,7 @@ SlackFault
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -79,6 +79,15 @@ class SlackLeaseLost(SlackFault, LeaseLostError):  # noqa: N818 - a fault, as ab
         super().__init__("lease_lost")
 
 
+_RESULTS: Mapping[type[SlackFault], str] = {SlackRefusal: "refused", SlackRateLimit: "limited"}
+OnCall = Callable[[str, str], None]
+"""Is told of each call: its method, and `ok`, `refused`, `limited` or `unreachable`."""
+
+
+def no_count(_method: str, _result: str) -> None:
+    """Is OnCall of who counts nothing."""
+
+
 @asynccontextmanager
 async def within(seconds: float) -> AsyncIterator[None]:
     """Bounds what is done with Slack. Raises: SlackUnreachable: `timeout`, when the block takes longer."""
@@ -115,8 +124,10 @@ class SlackApi:
         policy: RetryPolicy,
         rates: Mapping[str, Rate] = METHOD_RATES,
         may_write: Gate = always_open,
+        on_call: OnCall = no_count,
     ) -> None:
         """`rates`: see `CallLimits`. `may_write`: before each call that changes something."""
+        self._on_call = on_call
         self.client = client
         self.policy = policy
         self._may_write = may_write
@@ -218,12 +229,18 @@ class SlackApi:
 
     @contextmanager
     def _mapped_errors(self, method: str, channel: str) -> Iterator[None]:
+        result = "unreachable"
         try:
             yield
+            result = "ok"
         except SlackApiError as exc:
-            raise self._fault(method, channel, exc) from exc
+            fault = self._fault(method, channel, exc)
+            result = _RESULTS.get(type(fault), result)
+            raise fault from exc
         except _UNREACHABLE as exc:
             raise SlackUnreachable(type(exc).__name__) from exc
+        finally:
+            self._on_call(method, result)
 
     def _fault(self, method: str, channel: str, error: SlackApiError) -> SlackFault:
         response = error.response

@@ -32,11 +32,13 @@ from app.runs.model import Run
 from app.runs.ports import OwnKeyStore
 from app.slack.api import (
     BotIdentity,
+    OnCall,
     RetryPolicy,
     SlackApi,
     SlackFault,
     SlackRefusal,
     SlackUnreachable,
+    no_count,
 )
 from app.slack.ask_modal import AskModal
 from app.slack.blocks import PLAIN_STYLE, ReplyStyle
@@ -303,7 +305,11 @@ class SlackConnection:
 
 @asynccontextmanager
 async def open_slack(
-    options: SlackOptions, *, may_write: Gate = always_open, is_over: IsOver = nobody_else
+    options: SlackOptions,
+    *,
+    may_write: Gate = always_open,
+    is_over: IsOver = nobody_else,
+    on_call: OnCall = no_count,
 ) -> AsyncIterator[SlackConnection]:
     """Opens a connection that makes no call until it is used. `may_write`: see `SlackApi`; `is_over`: see `LatePosts`."""
     timeout = aiohttp.ClientTimeout(total=options.policy.call_timeout_s, connect=_CONNECT_TIMEOUT_S)
@@ -315,7 +321,13 @@ async def open_slack(
         client = create_client(
             token=options.bot_token.get_secret_value(), base_url=options.base_url, session=session
         )
-        api = SlackApi(client, policy=options.policy, rates=options.rates, may_write=may_write)
+        api = SlackApi(
+            client,
+            policy=options.policy,
+            rates=options.rates,
+            may_write=may_write,
+            on_call=on_call,
+        )
         connection = SlackConnection(api, options, session=session, group=group, is_over=is_over)
         try:
             yield connection

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
+from prometheus_client import Gauge, generate_latest
 
+from app.metrics import Meters
 from app.runs.budget import CallFigures
 from app.runs.model import Clock
 from app.runs.ports import RunStore
@@ -80,9 +81,6 @@ async def _ask(probe: Probe) -> Check:
         return Check(is_ok=False, detail=f"{type(exc).__name__}: {exc}")
 
 
-ACK_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0)
-"""Slack gives up after 3 s."""
-
 _POOL_FIGURES = {
     "size": "Prepared sandboxes that shall wait.",
     "waiting": "Prepared sandboxes that wait.",
@@ -102,10 +100,11 @@ _FIELDS = {"calls": "calls", "tokens": "tokens", "cost_micro_usd": "cost"}
 
 
 class Metrics:
-    """One registry per service, so that two in one process (tests) do not share figures."""
+    """Figures of what happened, and of how things are at the moment of a scrape."""
 
     def __init__(
         self,
+        meters: Meters,
         *,
         store: RunStore,
         export_failures: Callable[[], int],
@@ -119,14 +118,8 @@ class Metrics:
         self._store = store
         self._pools = pools
         self._export_failures = export_failures
-        self._registry = CollectorRegistry()
-        self._acknowledgements = Histogram(
-            "orion_slack_ack_seconds",
-            "Time from a Slack delivery's last byte to the answer.",
-            ["status"],
-            buckets=ACK_BUCKETS,
-            registry=self._registry,
-        )
+        self.acknowledged = meters.acknowledged
+        self._registry = meters.registry
         self._runs = Gauge(
             "orion_runs", "Run records by state.", ["state"], registry=self._registry
         )
@@ -157,9 +150,6 @@ class Metrics:
             name: Gauge(f"orion_model_{name}", says, ["agent", "model"], registry=self._registry)
             for name, says in _CALL_FIGURES.items()
         }
-
-    def acknowledged(self, status: int, seconds: float) -> None:
-        self._acknowledgements.labels(status=str(status)).observe(seconds)
 
     async def render(self) -> bytes:
         for state, count in (await self._store.counts()).items():

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 import httpx
 from fastapi import APIRouter, FastAPI
 
+from app.metrics import Meters
 from app.runs.testing import CallFigures, PoolFigures, RunState
 from app.store.memory import MemoryRunStore
 from app.web.health import Health, Metrics
@@ -59,6 +60,7 @@ def make_parts() -> WebParts:
         slack=echo,
         health=Health(inside={"database": fine}, outside={}, clock=HandClock()),
         metrics=Metrics(
+            Meters(),
             store=store,
             export_failures=lambda: 3,
             pools=lambda: [POOL],
@@ -161,6 +163,7 @@ async def test_metrics_are_closed_off_loopback_without_a_token() -> None:
     await store.add(run)
     await store.update(run.id, state=RunState.RUNNING)
     metrics = Metrics(
+        Meters(),
         store=store,
         export_failures=lambda: 3,
         pools=lambda: [POOL],
