@@ -11,6 +11,7 @@ import pytest
 
 from app.aio import open_task_group
 from app.runs.testing import Run, RunId, RunRequest
+from app.slack.api import SlackFault
 from app.slack.connection import open_slack
 from app.slack.limits import CHANNEL_RATES, METHOD_RATES, Bucket, CallLimits, Rate
 from tests.building import make_request
@@ -296,3 +297,23 @@ async def test_who_left_the_line_is_not_counted_in_it() -> None:
             one.cancel()
         await asyncio.wait(waiting)
         assert bucket.line_s == pytest.approx(before_s, abs=1)
+
+
+async def test_calls_are_counted_by_what_became_of_them(
+    slack_options: SlackOptions, slack_server: SlackServer, answer: type[Answer]
+) -> None:
+    """Each attempt by itself."""
+    told: list[tuple[str, str]] = []
+    faults = [
+        answer(status=429, error="ratelimited", retry_after="0"),
+        answer(status=500, error=""),
+        answer(error="channel_not_found"),
+    ]
+    slack_server.fail("auth.test", *faults)
+    async with open_slack(slack_options, on_call=lambda *call: told.append(call)) as slack:
+        for _ in faults:
+            with contextlib.suppress(SlackFault):
+                await slack.identify()
+        await slack.identify()
+    assert {method for method, _ in told} == {"auth.test"}
+    assert [result for _, result in told] == ["limited", "unreachable", "refused", "ok"]
