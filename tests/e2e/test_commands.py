@@ -55,8 +55,8 @@ async def test_verify_and_doctor_work_beside_the_service(shared: Stage) -> None:
     code, said = await shared.cli("doctor", "--json")
     findings = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
     assert code == 0, said
-    parts = ["settings", "database", "engine", "sandbox", "pool"]
-    parts += ["slack", "model", "own keys", "agents", "langfuse"]
+    parts = ["machine", "settings", "disk", "database", "engine", "sandbox", "pool"]
+    parts += ["slack", "events", "clock", "model", "own keys", "agents", "langfuse"]
     assert [finding["part"] for finding in findings] == parts
     code, said = await shared.cli(
         "doctor", SLACK_BOT_TOKEN="xoxb-wrong", ORION_PORT="1", **WITH_POOL

@@ -8,7 +8,18 @@ from functools import partial
 import httpx
 
 from agent_scripts.adapter import ModelProtocol
+from app.aio import open_task_group
 from app.cli.commands.egress import describe_try, listed_hosts
+from app.cli.commands.probes import (
+    TryError,
+    clock_skew_s,
+    describe_machine,
+    measure_disk,
+    try_app_token,
+    try_langfuse,
+    try_model,
+    try_public_url,
+)
 from app.compose.adapters import check_own_keys, create_own_keys, fingerprints_of
 from app.compose.budgets import find_problems
 from app.compose.egress import learn_host_sets, try_hosts
@@ -40,7 +51,13 @@ from sandbox_runtime.errors import SandboxError
 from sandbox_runtime.registry import provider_spec
 from sandbox_runtime.types import Capability
 
-CHECK_TIMEOUT_S = 20.0
+CHECK_TIMEOUT_S = 9.0
+"""All parts are tried at once, so this is for all of them."""
+MAX_SKEW_S = 60.0
+"""Slack refuses what is off by five minutes, and so does Orion."""
+LEAST_FREE_BYTES = 1024**3
+SLOW_SYNC_S = 0.05
+"""Twenty acknowledgements a second are all that a slower disk takes, if each comes alone."""
 HTTP_TIMEOUT_S = 5.0
 LOST_WITHOUT_BROKER = (
     "without ORION_PUBLIC_URL its network adds the model key to requests by itself: the agent may use any model, "
@@ -58,6 +75,10 @@ class Finding:
     fix: str = ""
 
 
+Check = Callable[[Settings], Awaitable[str]]
+"""Returns a line for people. Raises: _ProblemError."""
+
+
 class _ProblemError(Exception):
     """A part does not work; carries what to do about it."""
 
@@ -67,9 +88,11 @@ class _ProblemError(Exception):
 
 
 async def examine(settings: Settings) -> AsyncIterator[Finding]:
-    """Findings in the order of start-up."""
-    checks: tuple[tuple[str, Callable[[Settings], Awaitable[str]]], ...] = (
+    """Yields findings in the order of start-up; all parts are tried at once."""
+    checks: tuple[tuple[str, Check], ...] = (
+        ("machine", _machine),
         ("settings", _settings),
+        ("disk", _disk),
         ("database", _database),
         ("engine", _engine),
         ("sandbox", _sandbox),
@@ -79,20 +102,49 @@ async def examine(settings: Settings) -> AsyncIterator[Finding]:
         *((("mount", _mount),) if settings.mount is not None else ()),
         ("pool", _pool),
         ("slack", _slack),
+        ("events", _events),
+        ("clock", _clock),
         ("model", _model),
         ("own keys", _own_keys),
         ("agents", _agents),
         ("langfuse", _langfuse),
     )
-    for part, check in checks:
-        try:
-            async with asyncio.timeout(CHECK_TIMEOUT_S):
-                yield Finding(part=part, is_ok=True, detail=await check(settings))
-        except _ProblemError as exc:
-            yield Finding(part=part, is_ok=False, detail=str(exc), fix=exc.fix)
-        except TimeoutError:
-            detail = f"no answer within {CHECK_TIMEOUT_S:g} s"
-            yield Finding(part=part, is_ok=False, detail=detail, fix="see whether it hangs")
+    async with open_task_group() as group:
+        tasks = [group.create_task(_try(part, check, settings)) for part, check in checks]
+        for task in tasks:
+            yield await task
+
+
+async def _try(part: str, check: Check, settings: Settings) -> Finding:
+    try:
+        async with asyncio.timeout(CHECK_TIMEOUT_S):
+            return Finding(part=part, is_ok=True, detail=await check(settings))
+    except _ProblemError as exc:
+        return Finding(part=part, is_ok=False, detail=str(exc), fix=exc.fix)
+    except TimeoutError:
+        detail = f"no answer within {CHECK_TIMEOUT_S:g} s"
+        return Finding(part=part, is_ok=False, detail=detail, fix="see whether it hangs")
+
+
+async def _machine(settings: Settings) -> str:
+    del settings
+    return describe_machine()
+
+
+async def _disk(settings: Settings) -> str:
+    directory = settings.service.state_dir
+    try:
+        disk = await asyncio.to_thread(measure_disk, directory)
+    except OSError as exc:
+        raise _ProblemError(
+            f"{directory}: {exc.strerror or exc}", "free some space, or change its owner"
+        ) from exc
+    told = f"{directory}: {disk.free_bytes / 1024**3:.1f} GiB free, a synced write takes {disk.sync_s * 1000:.1f} ms"
+    if disk.free_bytes < LEAST_FREE_BYTES:
+        raise _ProblemError(
+            told, "free some space: `orion sandboxes clean`, `orion snapshots rm --old`"
+        )
+    return f"! {told}; acknowledgements wait for it" if disk.sync_s > SLOW_SYNC_S else told
 
 
 async def _settings(settings: Settings) -> str:
@@ -282,18 +334,59 @@ async def _unheard(settings: Settings) -> str:
     return "; nobody has opened Orion in Slack yet (if somebody has, its manifest lacks app_home_opened)"
 
 
+async def _events(settings: Settings) -> str:
+    """Tries the way on which Slack's events come."""
+    try:
+        if settings.slack.app_token is not None:
+            return await try_app_token(settings)
+        if settings.slack.signing_secret is None:
+            raise _ProblemError(
+                "neither of the two ways is set", "set SLACK_APP_TOKEN, or SLACK_SIGNING_SECRET"
+            )
+        if not settings.service.public_url:
+            return "over HTTP; not tried: ORION_PUBLIC_URL does not say where Slack delivers"
+        return await try_public_url(settings)
+    except TryError as exc:
+        is_socket = settings.slack.app_token is not None
+        fix = (
+            "make an app-level token with connections:write"
+            if is_socket
+            else "let the proxy lead /slack/events of ORION_PUBLIC_URL here, and check SLACK_SIGNING_SECRET"
+        )
+        raise _ProblemError(str(exc), fix) from exc
+
+
+async def _clock(settings: Settings) -> str:
+    try:
+        skew_s = await clock_skew_s(settings)
+    except TryError as exc:
+        raise _ProblemError(str(exc), "check the network, and the proxy if there is one") from exc
+    if abs(skew_s) > MAX_SKEW_S:
+        raise _ProblemError(
+            f"{abs(skew_s):.0f} s {'ahead of' if skew_s > 0 else 'behind'} Slack's",
+            "set it: Slack's signatures are good for five minutes",
+        )
+    return "as Slack's"
+
+
 async def _model(settings: Settings) -> str:
     if missing := missing_for_agent(settings, settings.agents.default):
         raise _ProblemError("no key", f"set what is missing: {missing}")
-    sources = (f"{protocol.value}: {_source(settings, protocol)}" for protocol in ModelProtocol)
-    return f"{'; '.join(sources)} (keys are not tried: orion verify does)"
+    told, refused = [], []
+    for protocol in ModelProtocol:
+        source = model_source(settings, protocol)
+        try:
+            said = await try_model(protocol, source) if source else _without_key(settings)
+            told.append(f"{protocol.value}: {said}")
+        except TryError as exc:
+            refused.append(f"{protocol.value}: {exc}")
+    if refused:
+        raise _ProblemError("; ".join((*refused, *told)), "check the key and the address of each")
+    return "; ".join(told)
 
 
-def _source(settings: Settings, protocol: ModelProtocol) -> str:
-    source = model_source(settings, protocol)
-    if source is None:
-        return "people's own keys alone" if settings.models.own_keys_secret else "no key"
-    return "AI gateway" if source.is_gateway else source.base_url
+def _without_key(settings: Settings) -> str:
+    return "people's own keys alone" if settings.models.own_keys_secret else "no key"
 
 
 async def _own_keys(settings: Settings) -> str:
@@ -325,18 +418,7 @@ async def _agents(settings: Settings) -> str:
 async def _langfuse(settings: Settings) -> str:
     if settings.langfuse.public_key is None or settings.langfuse.secret_key is None:
         return "not set: no traces leave"
-    url = settings.langfuse.base_url.rstrip("/") + "/api/public/projects"
-    auth = (settings.langfuse.public_key, settings.langfuse.secret_key.get_secret_value())
     try:
-        async with httpx.AsyncClient(timeout=HTTP_TIMEOUT_S) as http:
-            answer = await http.get(url, auth=auth)
-    except httpx.HTTPError as exc:
-        raise _ProblemError(
-            f"{settings.langfuse.base_url}: {type(exc).__name__}", "check LANGFUSE_BASE_URL"
-        ) from exc
-    if answer.status_code != httpx.codes.OK:
-        raise _ProblemError(
-            f"{settings.langfuse.base_url}: HTTP {answer.status_code}",
-            "check the two Langfuse keys",
-        )
-    return settings.langfuse.base_url
+        return await try_langfuse(settings)
+    except TryError as exc:
+        raise _ProblemError(str(exc), "check LANGFUSE_BASE_URL and the two Langfuse keys") from exc

@@ -249,6 +249,13 @@ def _add_ingestion(
             store.add_score(score)
         return JSONResponse({"message": "Accepted"}, status_code=202)
 
+    @router.get("/api/public/v2/observations")
+    async def list_observations(request: Request) -> dict[str, Any]:
+        _authorize(request, credentials)
+        tree = store.tree(request.query_params.get("traceId", ""))
+        found = [] if tree is None else tree["observations"]
+        return {"data": [{"id": one["id"], "name": one["name"]} for one in found]}
+
     @router.get("/api/public/projects")
     async def projects(request: Request) -> dict[str, Any]:
         _authorize(request, credentials)

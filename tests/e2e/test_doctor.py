@@ -1,0 +1,147 @@
+"""`orion doctor` on an install that works, and on ones that are broken in one way each: the part is named, with what to do."""
+
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from tests.e2e.harness import Stage
+
+pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(120)]
+
+WITHIN_S = 10.0
+NOWHERE = "http://127.0.0.1:9"
+"""Source: RFC 863, discard; nobody listens there."""
+
+
+async def lines_of(stage: Stage, **changes: str) -> tuple[int, Mapping[str, str]]:
+    """Exit code and lines by their parts, of a doctor that takes no longer than it may."""
+    began_s = time.monotonic()
+    code, said = await stage.cli("doctor", **changes)
+    assert time.monotonic() - began_s < WITHIN_S, said
+    return code, {line[5:].split("  ")[0].strip(): line for line in said.splitlines()}
+
+
+@asynccontextmanager
+async def answering(status: int, *, date: str = "") -> AsyncIterator[str]:
+    """A server that answers whatever it is asked so."""
+
+    async def answer(_request: web.Request) -> web.Response:
+        headers = {"Date": date} if date else {}
+        return web.json_response({"ok": True, "error": "x"}, status=status, headers=headers)
+
+    application = web.Application()
+    application.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(application, shutdown_timeout=1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        host, port = runner.addresses[0][:2]
+        yield f"http://{host}:{port}"
+    finally:
+        await runner.cleanup()
+
+
+async def test_an_install_that_works(shared: Stage) -> None:
+    """Each part was used; nothing of it is left but a trace of that name."""
+    url = f"http://127.0.0.1:{shared.orion.port}"
+    code, lines = await lines_of(shared, ORION_PUBLIC_URL=url)
+    assert code == 0, lines
+    assert all(line.startswith("ok") for line in lines.values())
+    assert "a synced write takes" in lines["disk"]
+    assert f"{url}/slack/events takes what Slack signs" in lines["events"]
+    assert "as Slack's" in lines["clock"]
+    assert "open files" in lines["machine"]
+    assert "a trace was sent, and read back after" in lines["langfuse"]
+
+
+@pytest.mark.parametrize(
+    ("part", "changes", "says", "fix"),
+    [
+        ("slack", {"SLACK_BOT_TOKEN": "xoxb-wrong"}, "auth.test: invalid_auth", "check the token"),
+        (
+            "events",
+            {"SLACK_APP_TOKEN": "xapp-wrong"},
+            "apps.connections.open: invalid_auth",
+            "make an app-level token with connections:write",
+        ),
+        (
+            "events",
+            {"ORION_PUBLIC_URL": NOWHERE},
+            f"{NOWHERE}/slack/events: ConnectError",
+            "let the proxy lead /slack/events",
+        ),
+        (
+            "sandbox",
+            {"ORION_SANDBOX": "docker", "DOCKER_HOST": "unix:///nowhere.sock"},
+            "nowhere.sock",
+            "start the engine, or set ORION_SANDBOX=local",
+        ),
+        (
+            "database",
+            {"ORION_DATABASE_URL": "postgresql://orion:hunter2@127.0.0.1:9/orion"},
+            "127.0.0.1:9",
+            "",
+        ),
+        ("model", {"ANTHROPIC_BASE_URL": NOWHERE}, "/v1/models: ConnectError", "check the key"),
+        ("langfuse", {"LANGFUSE_SECRET_KEY": "sk-wrong"}, "HTTP 401", "check LANGFUSE_BASE_URL"),
+        ("langfuse", {"LANGFUSE_BASE_URL": NOWHERE}, "ConnectError", "check LANGFUSE_BASE_URL"),
+    ],
+)
+async def test_a_broken_install(
+    shared: Stage, part: str, changes: Mapping[str, str], says: str, fix: str
+) -> None:
+    """The part is named, with what to do; exit code 1, and no secret of the settings."""
+    code, lines = await lines_of(shared, **changes)
+    assert code == 1, lines
+    assert lines[part].startswith("FAIL")
+    assert says in lines[part]
+    assert f"->  {fix}" in lines[part]
+    assert "hunter2" not in str(lines)
+
+
+async def test_a_key_that_is_not_taken(shared: Stage) -> None:
+    async with answering(401) as url:
+        code, lines = await lines_of(shared, ANTHROPIC_BASE_URL=url)
+    assert code == 1
+    assert f"anthropic: {url} does not take the key (HTTP 401)" in lines["model"]
+
+
+async def test_a_signing_secret_of_another_app(shared: Stage) -> None:
+    url = f"http://127.0.0.1:{shared.orion.port}"
+    changes = {"ORION_PUBLIC_URL": url, "SLACK_SIGNING_SECRET": "0" * 32}
+    code, lines = await lines_of(shared, **changes)
+    assert code == 1
+    assert "answers a signed delivery with HTTP 401" in lines["events"]
+    assert "check SLACK_SIGNING_SECRET" in lines["events"]
+
+
+async def test_a_clock_that_is_off(shared: Stage) -> None:
+    async with answering(200, date="Sat, 01 Jan 2000 00:00:00 GMT") as url:
+        code, lines = await lines_of(shared, SLACK_API_URL=f"{url}/")
+    assert code == 1
+    assert "s ahead of Slack's" in lines["clock"]
+
+
+async def test_nothing_is_set(shared: Stage, tmp_path: Path) -> None:
+    """All that is missing is said at once, and the rest is tried."""
+    empty = dict.fromkeys(
+        (
+            "SLACK_BOT_TOKEN",
+            "SLACK_SIGNING_SECRET",
+            "ANTHROPIC_API_KEY",
+            "LANGFUSE_PUBLIC_KEY",
+            "LANGFUSE_SECRET_KEY",
+        ),
+        "",
+    )
+    code, lines = await lines_of(shared, **empty, ORION_STATE_DIR=str(tmp_path / "new"))
+    assert code == 1
+    failed = {part for part, line in lines.items() if line.startswith("FAIL")}
+    assert failed >= {"settings", "slack", "events", "model"}
+    assert "SLACK_BOT_TOKEN" in lines["settings"]
+    assert "ANTHROPIC_API_KEY" in lines["model"]
