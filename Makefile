@@ -6,7 +6,7 @@ TESTS ?= tests
 # Inherited, it would leave each process to compile all of Orion and of the tests anew: up to a second and five.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup playground test test-all test-slices test-agents crash-test leak-test lint bench scale house picture faults messages network agents clouds gallery surfaces settings stops lock record-transcripts clean
+.PHONY: setup playground test test-all test-slices test-agents crash-test leak-test lint bench scale house picture faults messages network replays agents clouds gallery surfaces settings stops lock record-transcripts clean
 
 setup: $(VENV)/.ready
 
@@ -75,6 +75,9 @@ faults: setup
 
 messages: setup
 	@$(BIN)/python -m tests.unit.slack.shapes > docs/messages.md
+
+replays: setup
+	@$(BIN)/python -m tests.replays > docs/replays.md
 
 network: setup
 	@$(BIN)/python -m tests.egress.bypasses > docs/network.md

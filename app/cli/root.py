@@ -321,6 +321,39 @@ def stop_run(run_id: str) -> None:
     print("asked to stop")
 
 
+@runs.command("replay")
+def replay_run(
+    run_id: str,
+    *,
+    speed: Annotated[
+        float, typer.Option(min=0, max=1000, help="So much faster than it was; 0 = at once.")
+    ] = 1.0,
+    channel: Annotated[
+        str, typer.Option(metavar="ID", help="In a thread of its own there, for all to see.")
+    ] = "",
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Of the page on this machine; 0 = a free one.")
+    ] = 0,
+) -> None:
+    """Show a run that is over once more, from its record: on a page of this machine, or in a channel."""
+    from app.cli.commands.replay import (
+        ReplayError,
+        load_recording,
+        replay_in_channel,
+        replay_in_playground,
+    )
+
+    settings = read_settings()
+    try:
+        recording = run_async(load_recording(settings, run_id))
+        if channel:
+            print(run_async(replay_in_channel(settings, recording, channel=channel, speed=speed)))
+        else:
+            run_async(replay_in_playground(recording, port=port, speed=speed, say=print))
+    except ReplayError as exc:
+        fail(str(exc))
+
+
 Channel = Annotated[str, typer.Option(metavar="ID", help="Of this channel or direct message.")]
 Person = Annotated[str, typer.Option(metavar="ID", help="Said by this person, wherever.")]
 

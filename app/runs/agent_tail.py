@@ -410,7 +410,8 @@ class AgentTail:
 
 def _log_line(record: AgentLine) -> str:
     at = datetime.fromtimestamp(record.at_unix_s, UTC)
-    return f"{at:%H:%M:%S} {'|' if record.stream == 'stdout' else '!'} {record.text}"
+    moment = f"{at:%H:%M:%S.%f}"[:-3]
+    return f"{moment} {'|' if record.stream == 'stdout' else '!'} {record.text}"
 
 
 class RecordLines:

@@ -54,6 +54,7 @@ from app.slack.limits import METHOD_RATES, Rate
 from app.slack.listeners import Surfaces
 from app.slack.live import IsOver, LatePosts, UpdateTiming, nobody_else
 from app.slack.manifest import find_lacking
+from app.slack.markdown import escape, neutralise
 from app.slack.message_events import MessageEvents
 from app.slack.messages import OwnMessages
 from app.slack.modals import OPEN_TIMEOUT_S, AnswerModal, FeedbackModal
@@ -184,6 +185,12 @@ class SlackConnection:
             store, logins, audit=audit, group=group, tell=self._tell_alone, now=now
         )
         return self._links
+
+    async def say(self, channel: str, text: str) -> str:
+        """Posts a text, in which nothing is a mention or a link, into a channel; returns the message's ts. Raises: SlackFault."""
+        arguments = {"channel": channel, "text": escape(neutralise(text)), "unfurl_links": False}
+        answer = await self._api.once("chat.postMessage", arguments)
+        return str(answer.get("ts", ""))
 
     async def _tell_alone(self, channel: str, user: str, text: str) -> None:
         """Implements Tell."""
