@@ -81,7 +81,7 @@ async def record(
     adapter: AgentAdapter, package: str, scenes: Sequence[Scene], noise: Sequence[Noise]
 ) -> None:
     """Record every scene, or those that the command line names, again, each into `tests/data/AGENT/VERSION-SCENE.jsonl`, in one sandbox."""
-    path_of = _paths(adapter.name, package)
+    path_of = _paths(adapter.name, _version_of(adapter.name, package))
     names = sys.argv[1:]
     sessions = {"unknown": _UNKNOWN_IDS.get(adapter.name, OUR_ID.format(2))}
     async with AsyncExitStack() as stack:
@@ -101,11 +101,18 @@ async def record(
             print(f"{path}: {turn.finished.error or 'answered'}, {turn.duration_s:.1f} s")  # noqa: T201
 
 
-def _paths(agent: str, package: str) -> Callable[[Scene], Path]:
+def _version_of(agent: str, package: str) -> str:
+    """The one that is pinned: in npm's file, or in pip's."""
+    environment = Path("agent_scripts/agents", agent, "environment")
+    if (lock := environment / "requirements.lock").exists():
+        return str(re.findall(rf"^{package}==(\S+)", lock.read_text(), re.MULTILINE)[0])
+    pins = json.loads((environment / "package.json").read_text())
+    return str(pins["dependencies"][package])
+
+
+def _paths(agent: str, version: str) -> Callable[[Scene], Path]:
     folder = Path("tests/data", agent)
     folder.mkdir(exist_ok=True)
-    pins = json.loads(Path("agent_scripts/agents", agent, "environment/package.json").read_text())
-    version = pins["dependencies"][package]
     return lambda scene: folder / f"{version}-{scene.name}.jsonl"
 
 

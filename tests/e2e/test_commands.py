@@ -106,3 +106,25 @@ async def test_bad_settings_are_named_all_together(shared: Stage) -> None:
     assert code == USAGE
     assert "SLACK_APP_TOKEN" in said
     assert "3141" not in said
+
+
+async def test_a_run_is_shown_once_more_in_a_channel(shared: Stage) -> None:
+    """In a thread of its own, by its record alone: no model is asked, no sandbox made, and it looks as it did."""
+    ts = await shared.client.say("@Orion run: echo replayed")
+    before = text_of(await shared.answer(ts))
+    run_id = shared.run_id(ts)
+    asked = len(await shared.world.model_requests())
+    channel = shared.channel_id("general")
+    code, said = await shared.cli("runs", "replay", run_id, "--channel", channel, "--speed", "0")
+    assert code == 0, said
+    assert said.startswith("sent: http")
+    root = (await shared.client.messages())[-1]
+    assert root["text"] == f"Replay of {run_id}: run: echo replayed"
+    (shown,) = await shared.client.replies(root["ts"])
+    assert text_of(shown).splitlines()[:-1] == before.splitlines()[:-1]
+    assert len(await shared.world.model_requests()) == asked
+    code, said = await shared.cli("runs", "replay", "run_nosuch", "--channel", channel)
+    assert (code, said.count("\n")) == (FAILED, 1)
+    code, said = await shared.cli("runs", "replay", run_id, "--channel", "C0NOSUCH")
+    assert code == FAILED
+    assert "channel_not_found" in said

@@ -14,21 +14,21 @@ from app.runs.testing import RunState
 from tests.fake_slack_client import open_client
 from tests.replays import recording_of, recordings, section
 
+KEPT = Path("docs/replays.md").read_text()
 LONG_RUN_S = 600.0
 
 
 @pytest.mark.parametrize("agent", sorted(agent_names()))
 async def test_what_people_see_is_as_it_was(agent: str) -> None:
     """Of each agent and each of its endings; `make replays` renews the page, to be looked at before it is kept."""
-    kept = Path("docs/replays.md").read_text()
     names = [name for one, name in recordings() if one == agent]
     assert names
     for name in names:
-        assert await section(agent, name) in kept, name
+        assert await section(agent, name) in KEPT, name
 
 
 def test_the_page_has_nothing_else() -> None:
-    found = re.findall(r"^## (\w+): (.+)$", Path("docs/replays.md").read_text(), re.MULTILINE)
+    found = re.findall(r"^## (\w+): (.+)$", KEPT, re.MULTILINE)
     assert found == list(recordings())
 
 
