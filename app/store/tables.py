@@ -203,6 +203,14 @@ runs = sa.Table(
     sa.Index("ix_orion_runs_thread", "thread_key", "message_ts"),
     sa.Index("ix_orion_runs_user", "team", "user", "created_at"),
     sa.Index("ix_orion_runs_state", "state", "team", "user", "created_at"),
+    # For the newest ones, and for figures about all of them.
+    sa.Index("ix_orion_runs_created", "created_at"),
+    sa.Index(
+        "ix_orion_runs_delivery",
+        "delivery",
+        sqlite_where=sa.text("delivery != ''"),
+        postgresql_where=sa.text("delivery != ''"),
+    ),
     sa.Index(
         "ix_orion_runs_due",
         "due_at",
