@@ -194,7 +194,7 @@ def describe_permissions(
         if (ruling := permissions.find_allowed(thing, **who)) is not None:
             known = ", ".join(ruling.patterns)
             described.append(
-                EffectiveSetting(name=f"{thing} allowed", value=known, source=ruling.rule)
+                EffectiveSetting(name=f"{thing} that you may have", value=known, source=ruling.rule)
             )
     rights = (Right.SET_DEFAULTS, Right.STOP_OTHERS, Right.APPROVE)
     rulings = {right: permissions.find(right, **who) for right in rights}

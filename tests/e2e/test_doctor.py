@@ -56,6 +56,8 @@ async def test_an_install_that_works(shared: Stage) -> None:
     assert f"{url}/slack/events takes what Slack signs" in lines["events"]
     assert "as Slack's" in lines["clock"]
     assert "open files" in lines["machine"]
+    assert "anthropic: " in lines["model"]
+    assert lines["model"].count(": the key is taken") == 3
     assert "a trace was sent, and read back after" in lines["langfuse"]
 
 

@@ -167,5 +167,5 @@ async def test_settings_show_what_rules_say(tmp_path: Path) -> None:
         await core.intake.accept(request)
         answer = (await ended(core, request.run_id)).result.answer
         assert "- agents that you may have: `plan` (permissions[0])" in answer
-        assert "- stop_others: no (permissions[0])" in answer
+        assert "- stop_others: `no` (permissions[0])" in answer
         assert "approve" not in answer

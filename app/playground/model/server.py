@@ -26,7 +26,7 @@ from app.playground.model.protocol import (
     plain_delay_s,
     send_stream,
 )
-from app.playground.model.question import Question, RequestError
+from app.playground.model.question import REVOKED, Question, RequestError
 
 __all__ = ["ModelPace", "create_model_app"]
 
@@ -36,11 +36,18 @@ _LOGGED_REQUESTS = 100
 def create_model_app(*, pace: ModelPace | None = None, sleep: Sleep = asyncio.sleep) -> FastAPI:
     """The model's API as Anthropic, OpenAI and Google serve it, and `GET /requests`: the last 100 requests, with time and headers.
 
-    `POST /v1/messages`, `/v1/responses`, `/v1/chat/completions`, and `/v1beta/models/{model}:` with `generateContent`,
+    `GET /v1/models` and `/v1beta/models`, `POST /v1/messages`, `/v1/responses`, `/v1/chat/completions`, and `/v1beta/models/{model}:` with `generateContent`,
     `streamGenerateContent` and `countTokens`.
     """
     app = FastAPI(title="Orion offline model", docs_url=None, redoc_url=None, openapi_url=None)
     model = _OfflineModel(pace=pace or ModelPace(), sleep=sleep)
+
+    @app.get("/v1/models")
+    @app.get("/v1beta/models")
+    async def list_models(request: Request) -> Response:
+        if any(REVOKED in value for value in request.headers.values()):
+            return JSONResponse({"error": {"message": "revoked"}}, status_code=401)
+        return JSONResponse({"data": [], "models": []})
 
     @app.post("/v1/messages")
     async def create_message(request: Request) -> Response:

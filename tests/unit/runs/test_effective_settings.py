@@ -67,7 +67,7 @@ async def test_each_has_its_source() -> None:
         "host: all.example (ORION_EGRESS_HOSTS)",
         "host: here.example (orion.toml, channels.C1)",
         "host: api.example:8443 (orion.toml, repositories.acme/api)",
-        "agents allowed: claude, a* (permissions[0])",
+        "agents that you may have: claude, a* (permissions[0])",
         "stop_others: no (permissions[0])",
         'deny: tool = "a.*" in C1 (orion.toml, approvals)',
         'ask: push = "*" (orion.toml, approvals)',
