@@ -2,6 +2,7 @@
 
 __all__ = [
     "agent_process",
+    "agent_tail",
     "approvals",
     "attempt",
     "broker",

@@ -65,7 +65,7 @@ the other members of its record."""
 RECONNECTIONS = 10
 RECONNECTION_WAITS_S = (0.0, 1.0, 2.0, 4.0, 8.0)
 """Before each try to make one."""
-_UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """What a parser raises that met a value which it did not think of."""
 
 
@@ -349,7 +349,7 @@ class AgentTail:
         """Any process of the sandbox may have written it: none that a parser fails at ends the run."""
         try:
             return self._parser.feed(line)
-        except _UNREADABLE as exc:
+        except UNREADABLE as exc:
             if not self._unreadable:
                 _log.warning("agent.line_unreadable", error=type(exc).__name__)
             self._unreadable += 1

@@ -100,7 +100,11 @@ class KeyModal:
         removed = [one.get("value") for one in options if isinstance(one, dict)]
         changes = {name: "" for name in self._vendors if name in removed} | written
         kept, gone = sorted(written), sorted(set(changes) - set(written))
-        said = [f"{word} {', '.join(names)}" for word, names in (("gave", kept), ("took back", gone)) if names]  # fmt: skip
+        said = [
+            f"{word} {', '.join(names)}"
+            for word, names in {"gave": kept, "took back": gone}.items()
+            if names
+        ]
         entry = AuditEntry(
             id=f"{text_of(object_of(body, 'view'), 'id')}:{Act.OWN_KEYS}:{person.id}",
             at=datetime.now(UTC),

@@ -3,8 +3,8 @@
 import asyncio
 import re
 import signal
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -16,6 +16,7 @@ from app.compose.factories import slack_options
 from app.playground.slack.types import YOU, FakeSlackConfig
 from app.playground.slack.workspace import direct_channel
 from app.playground.stack import create_stack
+from app.runs.agent_tail import UNREADABLE
 from app.runs.model import Delivery, QueuePosition, Run, RunFileKind, RunState
 from app.runs.ports import ReplySink
 from app.runs.progress import Display, ProgressTracker
@@ -30,6 +31,7 @@ SHOWN_CHARS: Final = 300
 _LINE: Final = re.compile(r"(\d\d):(\d\d):(\d\d)(\.\d{3})? ([|!]) (.*)")
 """As `app.runs.agent_tail` writes them."""
 _DAY_S: Final = 86_400.0
+Sleep = Callable[[float], Awaitable[None]]
 
 
 class ReplayError(Exception):
@@ -96,7 +98,7 @@ async def show(
     channel: str,
     root_ts: str,
     speed: float,
-    sleep: Callable[[float], object] = asyncio.sleep,
+    sleep: Sleep = asyncio.sleep,
 ) -> Delivery:
     """Shows a recording in the thread of a message, as its run was shown; returns how its end was told.
 
@@ -117,25 +119,29 @@ async def show(
         raise ReplayError(f"Slack takes no message in {channel}")
     run = replace(run, reply_ts=ts, state=RunState.RUNNING)
     async with replies.live(run) as live:
-        tracker = ProgressTracker(str)
-        display = Display(live=live, tracker=tracker)
-        parser = create_adapter(run.agent).parser() if run.agent in agent_names() else None
-        shown_s = 0.0
-        for line in recording.lines if parser is not None else ():
-            if speed and line.at_s > shown_s:
-                await sleep((line.at_s - shown_s) / speed)  # type: ignore[misc]  # an awaitable
-            shown_s = line.at_s
-            for event in parser.feed(line.text) if parser is not None else ():
-                tracker.feed(event)
-                display.show_soon(shown_s)
-        if display.is_behind.is_set():
-            display.show(shown_s)
-        await asyncio.sleep(0)
+        await _show_work(recording, Display(live=live, tracker=ProgressTracker(str)), speed, sleep)
     delivery = await replies.finish(run, run.result, resumed=False)
     if recording.patch:
         name = f"changes-{recording.run.id}.patch"
         await replies.attach(run, name=name, content=recording.patch, resumed=False)
     return delivery
+
+
+async def _show_work(recording: Recording, display: Display, speed: float, sleep: Sleep) -> None:
+    """Shows what the agent said while it worked; nothing of an agent that there is no more."""
+    if recording.run.agent not in agent_names():
+        return
+    parser, shown_s = create_adapter(recording.run.agent).parser(), 0.0
+    for line in recording.lines:
+        if speed and line.at_s > shown_s:
+            await sleep((line.at_s - shown_s) / speed)
+        shown_s = line.at_s
+        with suppress(*UNREADABLE):
+            for event in parser.feed(line.text):
+                display.tracker.feed(event)
+        display.show_soon(shown_s)
+    if display.is_behind.is_set():
+        display.show(shown_s)
 
 
 def _as_new(run: Run, *, channel: str, root_ts: str) -> Run:
