@@ -21,7 +21,7 @@ install_packages() {
     if [ "$(id -u)" != 0 ] || ! has apt-get; then return 0; fi
     wanted=""
     pairs="bwrap:bubblewrap initdb:postgresql pgbouncer:pgbouncer chromium:chromium dockerd:docker.io"
-    if [ "${TEST_ALL:-}" = true ]; then pairs="$pairs docker-compose:docker-compose nginx:nginx go:golang-go"; fi
+    if [ "${TEST_ALL:-}" = true ]; then pairs="$pairs docker-compose:docker-compose nginx:nginx go:golang-go prometheus:prometheus"; fi
     for pair in $pairs; do
         has "${pair%%:*}" || wanted="$wanted ${pair#*:}"
     done
@@ -50,6 +50,7 @@ has pgbouncer || leave_out pgbouncer "pgbouncer is not installed"
 if [ "${TEST_ALL:-}" = true ]; then
     { has docker-compose && has nginx && has initdb; } || leave_out compose "docker-compose, nginx or postgresql is not installed"
 fi
+if [ "${TEST_ALL:-}" = true ]; then has prometheus || leave_out prometheus "prometheus is not installed"; fi
 has chromium || leave_out browser "chromium is not installed"
 
 # The engine that is there, or one of our own, ended with the tests.
