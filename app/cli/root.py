@@ -22,10 +22,12 @@ from app.cli.sandboxes import Provider, repositories, sandboxes, snapshots
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
 runs = typer.Typer(no_args_is_help=True, help="Look at runs, and stop one.")
 notes = typer.Typer(no_args_is_help=True, help="What people told Orion to remember in channels.")
+traces = typer.Typer(no_args_is_help=True, help="What Langfuse has of runs.")
 egress = typer.Typer(no_args_is_help=True, help="The hosts that sandboxes may reach.")
 app.add_typer(egress, name="egress")
 app.add_typer(runs, name="runs")
 app.add_typer(notes, name="notes")
+app.add_typer(traces, name="traces")
 app.add_typer(sandboxes, name="sandboxes")
 app.add_typer(snapshots, name="snapshots")
 app.add_typer(repositories, name="repositories")
@@ -140,6 +142,19 @@ def doctor(as_json: AsJson = False) -> None:
         return is_ok
 
     exit_with(0 if run_async(collect()) else 1)
+
+
+@traces.command("check")
+def check_traces(
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Of the newest so many runs.")] = 20,
+) -> None:
+    """Ask Langfuse for the traces of the last runs that are over."""
+    from app.cli.commands.traces import check_traces as check
+
+    settings = read_settings()
+    if settings.langfuse.public_key is None:
+        fail("there are no traces: LANGFUSE_PUBLIC_KEY and LANGFUSE_SECRET_KEY are not set")
+    exit_with(0 if run_async(check(settings, limit=limit, write=print)) else 1)
 
 
 @egress.command("check")

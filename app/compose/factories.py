@@ -4,6 +4,7 @@ import asyncio
 import shlex
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -300,6 +301,9 @@ async def open_tracer(settings: Settings, masker: Masker) -> AsyncIterator[Trace
         secret_key=settings.langfuse.secret_key.get_secret_value(),
         base_url=settings.langfuse.base_url,
         trace_content=settings.langfuse.trace_content,
+        environment=settings.langfuse.environment,
+        release=settings.langfuse.release or version("orion"),
+        sample_rate=settings.langfuse.sample_rate,
         masker=masker,
         verify=trusted(),
     ) as tracer:

@@ -1,5 +1,6 @@
 """Settings of the service itself, of those that it speaks to (Slack, Langfuse, GitHub), and of what model calls may cost."""
 
+import re
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Literal
@@ -82,6 +83,13 @@ class SlackSettings(SettingsGroup):
         return tuple(lines)
 
 
+def _check_environment(name: str) -> str:
+    """Source: Langfuse, "Environments", read 2026-11."""
+    if not re.fullmatch(r"[a-z0-9_-]{1,40}", name) or name.startswith("langfuse"):
+        raise ValueError("lower case letters, digits, - and _, 40 at the most, not langfuse first")
+    return name
+
+
 class LangfuseSettings(SettingsGroup):
     model_config = ConfigDict(title="Langfuse")
 
@@ -105,6 +113,25 @@ class LangfuseSettings(SettingsGroup):
         default=False,
         alias="ORION_TRACE_LINKS",
         description="A link to its trace, and the run's id, below each answer; who may follow it is Langfuse's to say.",
+    )
+
+    environment: Annotated[str, AfterValidator(_check_environment)] = Field(
+        "production",
+        alias="LANGFUSE_TRACING_ENVIRONMENT",
+        description="Which of several deployments a trace is of, for Langfuse's filter: lower case letters, digits, - and _.",
+    )
+    release: str = Field(
+        "",
+        max_length=200,
+        alias="LANGFUSE_RELEASE",
+        description="What is deployed, such as a commit, for Langfuse's filter; empty = the version of Orion.",
+    )
+    sample_rate: float = Field(
+        1.0,
+        ge=0,
+        le=1,
+        alias="LANGFUSE_SAMPLE_RATE",
+        description="Part of the runs that are traced, whole ones, by their ids; 1 = all.",
     )
 
     @property

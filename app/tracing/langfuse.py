@@ -33,7 +33,7 @@ from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
-from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+from opentelemetry.sdk.trace.sampling import Decision, TraceIdRatioBased
 from typing_extensions import override
 
 from app.errors import FROM_AGENT, FROM_SANDBOX, ErrorCode
@@ -321,6 +321,12 @@ _LANGFUSE_TRACER: Final = "langfuse-sdk"
 """The SDK's export filter passes spans of this name only, and only with its public key on the scope."""
 
 
+def is_sampled(trace_id: str, sampler: TraceIdRatioBased) -> bool:
+    """Whether a run of that trace is traced."""
+    decision = sampler.should_sample(None, int(trace_id, 16), "run").decision
+    return decision is Decision.RECORD_AND_SAMPLE
+
+
 class TracePages:
     """Where the pages of traces are: below a project that only Langfuse knows, which is asked in the background."""
 
@@ -354,15 +360,17 @@ async def open_langfuse_tracer(
     masker: Masker,
     environment: str = "production",
     release: str = "",
+    sample_rate: float = 1.0,
     verify: ssl.SSLContext | bool = True,
 ) -> AsyncIterator["LangfuseTracer"]:
-    """Opens a tracer that sends to `base_url`, by the certificates of `verify`. Leaving waits up to 8 s for what is still unsent.
+    """Opens a tracer that sends to `base_url`, by the certificates of `verify`, of that part of the runs. Leaving waits up to 8 s for what is still unsent.
 
     Langfuse may be dead all the while: spans then wait in a queue of 2048 and are dropped, oldest first.
     """
+    sampler = TraceIdRatioBased(sample_rate)
     provider = TracerProvider(
         id_generator=RunIds(),
-        sampler=ALWAYS_ON,
+        sampler=sampler,
         resource=Resource.create(
             {
                 "service.name": "orion",
@@ -406,6 +414,7 @@ async def open_langfuse_tracer(
                 _LANGFUSE_TRACER, version("langfuse"), attributes={"public_key": public_key}
             ),
             sanitizer=SpanSanitizer(masker=masker, trace_content=trace_content),
+            sampler=sampler,
             pages=TracePages(http, base_url=base_url.rstrip("/"), keys=(public_key, secret_key)),
         )
     finally:
@@ -437,9 +446,16 @@ class LangfuseTracer:
     """Tracer over the Langfuse SDK; made by `open_langfuse_tracer`."""
 
     def __init__(
-        self, *, client: Langfuse, tracer: otel.Tracer, sanitizer: SpanSanitizer, pages: TracePages
+        self,
+        *,
+        client: Langfuse,
+        tracer: otel.Tracer,
+        sanitizer: SpanSanitizer,
+        sampler: TraceIdRatioBased,
+        pages: TracePages,
     ) -> None:
         self._pages = pages
+        self._sampler = sampler
         self._client = client
         self._tracer = tracer
         self._sanitizer = sanitizer
@@ -466,6 +482,8 @@ class LangfuseTracer:
                 trace.end()
 
     def link(self, trace_id: str) -> str:
+        if not is_sampled(trace_id, self._sampler):
+            return ""
         project = self._pages.project()
         return f"{self._pages.base_url}/project/{project}/traces/{trace_id}" if project else ""
 

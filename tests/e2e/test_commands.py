@@ -1,5 +1,6 @@
 """The command line beside a running service, and starts that must not succeed."""
 
+import asyncio
 import json
 import time
 from collections.abc import Callable
@@ -128,3 +129,22 @@ async def test_a_run_is_shown_once_more_in_a_channel(shared: Stage) -> None:
     code, said = await shared.cli("runs", "replay", run_id, "--channel", "C0NOSUCH")
     assert code == FAILED
     assert "channel_not_found" in said
+
+
+async def test_langfuse_is_asked_for_the_last_traces(shared: Stage) -> None:
+    """Each that is there, one that was left out, and a Langfuse that has none."""
+    run = await shared.ended(await shared.client.say("@Orion hello"))
+    async with asyncio.timeout(10):  # it is told in the background
+        while True:
+            code, said = await shared.cli("traces", "check", "--limit", "1")
+            if code == 0:
+                break
+    assert said.startswith(f"ok   {run.id}  {run.trace_id}  ")
+    code, said = await shared.cli("traces", "check", LANGFUSE_SAMPLE_RATE="0")
+    assert code == 0
+    assert f"-    {run.id}  left out by LANGFUSE_SAMPLE_RATE" in said
+    code, said = await shared.cli("traces", "check", LANGFUSE_SECRET_KEY="sk-wrong")
+    assert code == FAILED
+    assert "does not show traces (HTTP 401)" in said
+    code, said = await shared.cli("traces", "check", LANGFUSE_PUBLIC_KEY="", LANGFUSE_SECRET_KEY="")
+    assert (code, said.partition(":")[0]) == (FAILED, "there are no traces")

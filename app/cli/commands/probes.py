@@ -154,14 +154,25 @@ async def try_langfuse(settings: Settings) -> str:
     )
     if not answer.is_success:
         raise TryError(f"{base} does not take a trace (HTTP {answer.status_code})")
-    url = f"{base}/api/public/v2/observations"
-    query = {"traceId": trace_id.hex(), "fields": "core"}
     for _ in range(READ_BACK_TIMES):
-        if _json_of(await _ask("GET", url, auth=auth, params=query)).get("data"):
+        if await count_observations(settings, trace_id.hex()):
             took_s = time.perf_counter() - began_s
             return f"{base}: a trace was sent, and read back after {took_s:.1f} s"
         await asyncio.sleep(READ_AGAIN_S)
     return f"! {base} takes a trace, and has not shown it within some seconds"
+
+
+async def count_observations(settings: Settings, trace_id: str) -> int:
+    """Returns how many observations Langfuse shows of a trace, 50 at the most. Raises: TryError."""
+    base, secret = settings.langfuse.base_url.rstrip("/"), settings.langfuse.secret_key
+    auth = (settings.langfuse.public_key or "", secret.get_secret_value() if secret else "")
+    query = {"traceId": trace_id, "fields": "core", "limit": "50"}
+    # Source: Langfuse API reference, "Get observations (v2)", read 2026-11.
+    answer = await _ask("GET", f"{base}/api/public/v2/observations", auth=auth, params=query)
+    if not answer.is_success:
+        raise TryError(f"{base} does not show traces (HTTP {answer.status_code})")
+    found = _json_of(answer).get("data")
+    return len(found) if isinstance(found, list) else 0
 
 
 def _export_of(trace_id: bytes, public_key: str) -> bytes:

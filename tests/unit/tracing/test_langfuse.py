@@ -247,3 +247,23 @@ def test_the_null_tracer_needs_no_langfuse() -> None:
         [sys.executable, "-c", program], capture_output=True, check=True, timeout=50
     )
     assert done.stdout.decode().strip() == "[]"
+
+
+async def test_a_part_of_the_runs_is_traced(
+    wire: Wire, open_tracer: OpenTracer, make_run: MakeRun
+) -> None:
+    """Whole ones, the same in each process, with the deployment they are of; nobody is sent to a page that there is not."""
+    runs = [make_run() for _ in range(40)]
+    changes = {"sample_rate": 0.5, "environment": "staging", "release": "abc"}
+    async with open_tracer(wire.url, **changes) as tracer:
+        for run in runs:
+            with tracer.trace(run) as trace:
+                go_through(trace, run)
+            tracer.score(run.id, user="U1", is_positive=True)
+    traces = [wire.store.tree(trace_id_for(run.id)) for run in runs]
+    kept = [one for one in traces if one is not None and one["observations"]]
+    assert 5 < len(kept) < 35
+    assert {one["trace"]["environment"] for one in kept} == {"staging"}
+    assert len({len(wire.flat(one["trace"]["id"])) for one in kept}) == 1
+    left_out = next(run for run, one in zip(runs, traces, strict=True) if one is None)
+    assert tracer.link(trace_id_for(left_out.id)) == ""
