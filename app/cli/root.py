@@ -287,7 +287,7 @@ def show_run(
     patch: Annotated[bool, typer.Option("--patch", help="What it did to the files.")] = False,
 ) -> None:
     """One run, by its id or the beginning of it."""
-    from app.cli.commands.runs import as_row, asked_of, file_of_run, find_run, lines_of
+    from app.cli.commands.runs import as_row, asked_of, file_of_run, find_run, lines_of, steps_of
     from app.runs.model import RunFileKind
 
     if log or patch:
@@ -298,7 +298,11 @@ def show_run(
         print(content)
         return
     run = run_async(find_run(read_settings(), run_id))
-    row = as_row(run, run_async(asked_of(read_settings(), run)))
+    asked, steps = (
+        run_async(asked_of(read_settings(), run)),
+        run_async(steps_of(read_settings(), run)),
+    )
+    row = as_row(run, asked, steps)
     if as_json:
         print(json.dumps(row, indent=2))
         return

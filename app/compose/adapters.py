@@ -55,6 +55,7 @@ from app.slack.key_modal import KeyModal, Vendor
 from app.store.runs import SqlRunStore
 from app.store.seal import read_secrets
 from app.tracing.measured import MeasuredTracer
+from app.tracing.steps import StepKeeper
 from sandbox_runtime.provider import SandboxProvider
 from sandbox_runtime.types import Capability
 
@@ -255,12 +256,14 @@ async def open_outside(
         if not role.is_brief:
             await store.examine()
         await check_own_keys(settings, store, adopts=True)
-        meters = Meters()
-        tracer = MeasuredTracer(
-            await stack.enter_async_context(open_tracer(settings, masker)), meters
-        )
         accounts = create_accounts(settings, store)
         group = await stack.enter_async_context(open_task_group())
+        meters = Meters()
+        tracer = MeasuredTracer(
+            await stack.enter_async_context(open_tracer(settings, masker)),
+            meters,
+            StepKeeper(store.files, group=group),
+        )
         tokens = create_tokens(settings, accounts, group=group)
         credentials = git_credentials(settings, tokens)
         broker = await stack.enter_async_context(

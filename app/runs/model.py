@@ -494,6 +494,8 @@ class RunFileKind(StrEnum):
     """What its agent printed; masked."""
     PATCH = "patch"
     """What it did to the files; masked."""
+    STEPS = "steps"
+    """What was done for it, step by step: `app.tracing.steps`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,4 +4,5 @@ __all__ = [
     "langfuse",
     "measured",
     "null",
+    "steps",
 ]

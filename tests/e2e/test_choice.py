@@ -1,5 +1,6 @@
 """Two agents in one service: asked for by a message, kept by its thread, set as a default, shown, misspelt."""
 
+import asyncio
 import json
 import os
 import shutil
@@ -116,6 +117,12 @@ async def test_why_a_run_had_what_it_had(prepared: Path, tmp_path: Path) -> None
         assert code == 0, shown
         assert "settings       agent: claude (message)" in shown
         assert "settings       time: 600 s (ORION_RUN_TIMEOUT_S)" in shown
+        async with asyncio.timeout(10):  # they are kept in the background
+            while "steps " not in shown:
+                _, shown = await stage.cli("runs", "show", run.id)
+        steps = [line.partition(" s  ")[2] for line in shown.splitlines() if "steps " in line]
+        assert steps.index("queue-wait") < steps.index("execute-agent")
+        assert any(step.startswith("  claude-") for step in steps)
         await stage.answer(await stage.client.say("@Orion settings agent=anthropic"))
         asked = await stage.client.say("@Orion settings", thread_ts=ts)
         told = text_of(await stage.answer(asked, thread_ts=ts))

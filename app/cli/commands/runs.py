@@ -19,6 +19,7 @@ from app.settings.settings import Settings
 from app.store.engine import name_of, own_state_directory
 from app.store.migrations import migrate_store
 from app.store.runs import SqlRunStore, open_store
+from app.tracing.steps import StepRecord, read_steps
 
 OPERATOR = "operator"
 """Who stopped a run that was stopped from the command line."""
@@ -98,7 +99,15 @@ async def file_of_run(settings: Settings, prefix: str, kind: RunFileKind) -> str
         return await store.files.load(run.id, kind)
 
 
-def as_row(run: Run, asked: Sequence[Approval] = ()) -> Mapping[str, object]:
+async def steps_of(settings: Settings, run: Run) -> Sequence[StepRecord]:
+    """Returns what was done for a run, step by step."""
+    async with open_records(settings) as store:
+        return read_steps(await store.files.load(run.id, RunFileKind.STEPS))
+
+
+def as_row(
+    run: Run, asked: Sequence[Approval] = (), steps: Sequence[StepRecord] = ()
+) -> Mapping[str, object]:
     """Returns what `--json` prints of a run; no content. `asked`: what it has needed people for."""
     seconds = (
         (run.ended_at - run.started_at).total_seconds() if run.ended_at and run.started_at else None
@@ -128,6 +137,16 @@ def as_row(run: Run, asked: Sequence[Approval] = ()) -> Mapping[str, object]:
         "files_out": _files(run.result.files),
         "hosts": [asdict(one) for one in run.result.hosts],
         "settings": [asdict(one) for one in run.effective or ()],
+        "steps": [
+            {
+                "name": one.name,
+                "parent": one.parent,
+                "started_at": one.started_at.isoformat(),
+                "duration_s": round(one.duration_s, 3),
+                "error": one.error,
+            }
+            for one in steps
+        ],
         "asked": [
             {
                 "kind": one.kind,
@@ -171,6 +190,9 @@ def lines_of(row: Mapping[str, object]) -> Iterator[str]:
                 for one in value
             )
             continue
+        if name == "steps" and isinstance(value, list):
+            yield from (f"{name:14} {_line_of_step(one)}" for one in value)
+            continue
         if name == "asked" and isinstance(value, list):
             yield from (f"{name:14} {_line_of_asked(one)}" for one in value)
             continue
@@ -183,6 +205,12 @@ def _line_of_host(use: Mapping[str, object]) -> str:
     return (
         f"{told}; refused {use['refusals']} times: it {use['reason']}" if use["refusals"] else told
     )
+
+
+def _line_of_step(one: Mapping[str, Any]) -> str:
+    name = f"  {one['name']}" if one["parent"] else one["name"]
+    error = f"  {one['error']}" if one["error"] else ""
+    return f"{one['started_at'][11:23]}  {one['duration_s']:8.3f} s  {name}{error}"
 
 
 def _line_of_asked(one: Mapping[str, Any]) -> str:

@@ -5,12 +5,17 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
+from typing_extensions import override
 
+from app.aio import open_task_group
 from app.errors import ErrorCode
 from app.metrics import Meters
-from app.runs.testing import ModelCall, Outcome, RunState, Usage
+from app.runs.testing import ModelCall, Outcome, RunFileKind, RunId, RunState, Usage
+from app.store.memory import MemoryRunFiles
 from app.tracing.measured import MeasuredTracer
 from app.tracing.null import NullTracer
+from app.tracing.steps import StepKeeper, read_steps
 from tests.building import T0, make_run
 
 RUN = replace(make_run(), agent="claude", provider="local", attempt=1)
@@ -61,3 +66,51 @@ def test_a_later_attempt_has_no_first_token() -> None:
     with tracer.trace(replace(RUN, attempt=2)) as trace, trace.step("agent") as step:
         step.generation(call_at(1.0))
     assert sample(meters, "orion_first_token_seconds_sum", agent="claude") is None
+
+
+async def test_steps_are_kept_with_the_record() -> None:
+    """Of all slices and attempts, in the order in which they ended; what is left open for the next slice is its."""
+    files = MemoryRunFiles()
+    async with open_task_group() as group:
+        tracer = MeasuredTracer(NullTracer(), Meters(), StepKeeper(files, group=group))
+        with tracer.trace(RUN) as trace:
+            trace.past_step("queue-wait", started_at=T0, ended_at=T0 + timedelta(seconds=2))
+            with pytest.raises(ValueError), trace.step("sandbox-create"):  # noqa: PT011 - any
+                raise ValueError
+            with trace.step("execute-agent") as step:
+                step.generation(call_at(1.0))
+                step.generation(replace(call_at(1.0), status=529, error="overloaded_error"))
+                moment = {"started_at": T0, "ended_at": T0}
+                step.tool(name="shell", argument="secret", is_error=True, **moment)
+                step.pause()
+    async with open_task_group() as group:
+        tracer = MeasuredTracer(NullTracer(), Meters(), StepKeeper(files, group=group))
+        with tracer.trace(RUN) as trace, trace.step("execute-agent") as step:
+            step.fail("AGENT_IDLE", "nothing came")
+    kept = await files.load(RUN.id, RunFileKind.STEPS)
+    assert [(one.name, one.parent, one.error) for one in read_steps(kept)] == [
+        ("queue-wait", "", ""),
+        ("sandbox-create", "", "ValueError"),
+        ("m", "execute-agent", ""),
+        ("m", "execute-agent", "overloaded_error"),
+        ("shell", "execute-agent", "failed"),
+        ("execute-agent", "", "AGENT_IDLE"),
+    ]
+    assert read_steps(kept)[0].duration_s == 2
+    assert "secret" not in kept
+
+
+class SickFiles(MemoryRunFiles):
+    @override
+    async def save(self, run_id: RunId, kind: RunFileKind, content: str) -> None:
+        raise OSError("the database is away")
+
+
+async def test_a_sick_database_costs_a_run_nothing() -> None:
+    """Only its steps, which is said."""
+    with capture_logs() as logs:
+        async with open_task_group() as group:
+            tracer = MeasuredTracer(NullTracer(), Meters(), StepKeeper(SickFiles(), group=group))
+            with tracer.trace(RUN) as trace, trace.step("execute-agent"):
+                pass
+    assert [line["event"] for line in logs] == ["steps.not_kept"]
