@@ -118,9 +118,11 @@ async def test_why_a_run_had_what_it_had(prepared: Path, tmp_path: Path) -> None
         assert "settings       agent: claude (message)" in shown
         assert "settings       time: 600 s (ORION_RUN_TIMEOUT_S)" in shown
         async with asyncio.timeout(10):  # they are kept in the background
-            while "steps " not in shown:
+            while "\ntrace " not in shown:
                 _, shown = await stage.cli("runs", "show", run.id)
-        steps = [line.partition(" s  ")[2] for line in shown.splitlines() if "steps " in line]
+        steps = [
+            line.partition(" s  ")[2] for line in shown.splitlines() if line.startswith("trace ")
+        ]
         assert steps.index("queue-wait") < steps.index("execute-agent")
         assert any(step.startswith("  claude-") for step in steps)
         await stage.answer(await stage.client.say("@Orion settings agent=anthropic"))

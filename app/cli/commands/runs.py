@@ -137,7 +137,7 @@ def as_row(
         "files_out": _files(run.result.files),
         "hosts": [asdict(one) for one in run.result.hosts],
         "settings": [asdict(one) for one in run.effective or ()],
-        "steps": [
+        "trace": [
             {
                 "name": one.name,
                 "parent": one.parent,
@@ -190,7 +190,7 @@ def lines_of(row: Mapping[str, object]) -> Iterator[str]:
                 for one in value
             )
             continue
-        if name == "steps" and isinstance(value, list):
+        if name == "trace" and isinstance(value, list):
             yield from (f"{name:14} {_line_of_step(one)}" for one in value)
             continue
         if name == "asked" and isinstance(value, list):
