@@ -240,7 +240,7 @@ class Ledger:
         """`is_shared`: other processes spend from the same budgets. `permissions`: what people have of their own in place of `Budgets.user_day`."""
         self._permissions = permissions or Permissions()
         self._prices = prices
-        self._budgets = budgets
+        self.budgets = budgets
         self._store = store
         self._clock = clock
         self._is_shared = is_shared
@@ -265,7 +265,7 @@ class Ledger:
 
     async def load_forever(self) -> None:
         """Looks again and again at what others have spent, until cancelled; returns at once where there are none, or no budgets."""
-        while self._is_shared and (self._budgets.is_set or self._permissions.has_budgets):
+        while self._is_shared and (self.budgets.is_set or self._permissions.has_budgets):
             await self._clock.sleep(REFRESH_S)
             async for attempt in AsyncRetrying(wait=wait_fixed(WRITE_RETRY_S)):
                 with attempt:
@@ -289,7 +289,7 @@ class Ledger:
         self, request: RunRequest, *, run_cost: int = 0, held: int = 0
     ) -> Excess | None:
         """Returns the budget that keeps this request from asking a model now; `run_cost` is what it has spent itself, `held` what it is about to."""
-        limit = self._budgets.run
+        limit = self.budgets.run
         if limit is not None and run_cost + held >= limit:
             sentence = f"this request has used the {render_money(limit)} that one may cost"
             return Excess(sentence=sentence)
@@ -309,18 +309,18 @@ class Ledger:
         sums = self._spent.get(self._today(), Counter())
         of_user, of_channel, of_all = (sums[key] for key in _keys(team, user, channel))
         own = self._permissions.find_budget(user=user, channel=channel, counts=counts)
-        channel_limit = self._budgets.channels.get(channel, self._budgets.channel_day)
+        channel_limit = self.budgets.channels.get(channel, self.budgets.channel_day)
         return (
-            ("your budget", of_user, own.budget_day if own else self._budgets.user_day),
+            ("your budget", of_user, own.budget_day if own else self.budgets.user_day),
             ("this channel's budget", of_channel, channel_limit),
-            ("Orion's budget", of_all, self._budgets.day),
+            ("Orion's budget", of_all, self.budgets.day),
         )
 
     @property
     def are_judgements_used_up(self) -> bool:
         """Whether no more replies may be judged today."""
         spent = self._spent.get(self._today(), Counter())
-        return spent[_JUDGEMENTS_KEY] >= (self._budgets.judgements_day or 0)
+        return spent[_JUDGEMENTS_KEY] >= (self.budgets.judgements_day or 0)
 
     def estimate_cost(self, model: str, asked_tokens: int) -> int:
         """Returns micro-dollars for what a call reads, whatever it answers; nothing where nobody knows."""

@@ -214,7 +214,9 @@ async def effective_settings(
     days = await retry_store(lambda: ports.ledger.of_day(request.team, request.user, channel))
     own = policy.permissions.find_budget(user=request.user, channel=channel, counts=False)
     of_user = "ORION_BUDGET_USER_DAY_USD" if own is None else own.rule
-    sources = (of_user, "ORION_BUDGET_CHANNEL_DAY_USD", "ORION_BUDGET_DAY_USD")
+    is_own = channel in ports.ledger.budgets.channels
+    of_channel = f"orion.toml, channels.{channel}" if is_own else "ORION_BUDGET_CHANNEL_DAY_USD"
+    sources = (of_user, of_channel, "ORION_BUDGET_DAY_USD")
     asking = f"channels.{channel}" if channel in policy.channels_asking else "questions"
     rules = (*policy.approvals.of_channels.get(channel, ()), *policy.approvals.general)
     return (

@@ -43,7 +43,11 @@ class Ending:
             outcome = replace(outcome, made_way=await self._made_way(run))
         if outcome.error_code in _FORBIDDEN:
             entry = decision_entry(
-                run, self._policy, at=self._ports.clock.now(), refused=outcome.detail
+                run,
+                self._policy,
+                at=self._ports.clock.now(),
+                mask=self._ports.mask,
+                refused=outcome.detail or str(outcome.error_code),
             )
             await retry_store(lambda: self._ports.audit.add(entry))
         changes: RunChanges = {"state": RunState.ANSWERING, "outcome": outcome}

@@ -1,7 +1,7 @@
 """Who may ask, how much, how long: pure decisions."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -10,12 +10,12 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from app.approvals.rules import ApprovalRules
-from app.audit.records import Act, AuditEntry
+from app.audit.records import AuditEntry
 from app.egress.hosts import HostLists
 from app.errors import ErrorCode
 from app.permissions.rules import Permissions, Right, Ruling
 from app.runs.model import Run
-from app.runs.options import RunOptions, Scope, check_model, unknown_word
+from app.runs.options import RunOptions, check_model, unknown_word
 from app.runs.request import Addressing, MemoryVerb, RunRequest, Surface
 from app.runs.selection import (
     CatalogAgent,
@@ -413,10 +413,17 @@ def find_refusal(
     return None
 
 
-def decision_entry(run: Run, policy: RunPolicy, *, at: datetime, refused: str = "") -> AuditEntry:
-    """Returns what the audit log says of a message: that it may be answered, or why it may not (`refused`). Its target may hold what a person wrote."""
+def decision_entry(
+    run: Run,
+    policy: RunPolicy,
+    *,
+    at: datetime,
+    mask: Callable[[str], str],
+    refused: str = "",
+) -> AuditEntry:
+    """Returns what the audit log says of a message: that it may be answered, or why it may not (`refused`). `mask` takes secrets out of what a person wrote."""
     request = run.request
-    act, target = _act_of(request)
+    act, target = request.act
     return AuditEntry(
         id=f"{run.id}:{act}:{'refused' if refused else 'allowed'}",
         at=at,
@@ -424,27 +431,11 @@ def decision_entry(run: Run, policy: RunPolicy, *, at: datetime, refused: str = 
         channel=request.channel,
         user=request.user,
         act=act,
-        target=target,
+        target=mask(target) if target else "",
         is_allowed=not refused,
-        reason=refused or _by_what(request, policy),
+        reason=mask(refused) if refused else _by_what(request, policy),
         run_id=run.id,
     )
-
-
-def _act_of(request: RunRequest) -> tuple[Act, str]:
-    """Returns what a message wants to do, and with what."""
-    if (remembering := request.memory_command) is not None:
-        is_change = remembering.verb is not MemoryVerb.SHOW
-        return (Act.MEMORY if is_change else Act.ASK), str(remembering.verb)
-    command = request.options.command
-    words = (command.options if command is not None else request.options).said
-    said = " ".join(f"{name}={value}" for name, value in words.items())
-    if command is None:
-        return Act.ASK, said
-    said = "reset" if command.is_reset else said
-    scope = "channel" if command.scope is Scope.CHANNEL else ""
-    target = " ".join(filter(None, ("settings", scope, said)))
-    return (Act.SETTINGS if said else Act.ASK), target
 
 
 def _by_what(request: RunRequest, policy: RunPolicy) -> str:

@@ -12,7 +12,8 @@ from typing import Any, Final, Literal, NewType
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from app.accounts.records import Owner
-from app.runs.options import INVISIBLE, MessageOptions, parse_options
+from app.audit.records import Act
+from app.runs.options import INVISIBLE, MessageOptions, Scope, parse_options
 
 RunId = NewType("RunId", str)
 RUN_ID_PREFIX: Final = "run_"
@@ -276,6 +277,23 @@ class RunRequest(BaseModel):
     def is_command(self) -> bool:
         """Whether Orion answers it itself."""
         return self.options.command is not None or self.memory_command is not None
+
+    @property
+    def act(self) -> tuple[Act, str]:
+        """Returns what it wants to do, and with what, as a person wrote that."""
+        if (remembering := self.memory_command) is not None:
+            is_change = remembering.verb is not MemoryVerb.SHOW
+            return (Act.MEMORY if is_change else Act.ASK), str(remembering.verb)
+        options = self.options
+        command = options.command
+        words = (options if command is None else command.options).said
+        said = " ".join(f"{name}={value}" for name, value in words.items())
+        if command is None:
+            return Act.ASK, said
+        said = "reset" if command.is_reset else said
+        scope = "channel" if command.scope is Scope.CHANNEL else ""
+        target = " ".join(filter(None, ("settings", scope, said)))
+        return (Act.SETTINGS if said else Act.ASK), target
 
     @property
     def is_empty(self) -> bool:

@@ -84,8 +84,6 @@ class RunService:
         """Ends the slice of each run that another process can go on with, from now on: as soon as its agent works. For who drains."""
         self._hand_over.set()
 
-    # -- advance -------------------------------------------------------------------------------------------------------
-
     async def advance(self, run_id: RunId, *, until: datetime | None = None) -> Advance:
         """Brings a run to its end, or a slice further. May be repeated, also after a crash at any line.
 
@@ -351,6 +349,7 @@ class Placing:
         self._stops = stops
         self._policy = policy
         self.follow_ups = FollowUpFilter(ports, policy=policy)
+        self._entry = partial(decision_entry, policy=policy, mask=ports.mask)
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def place(self, run: Run, *, resumed: bool) -> None:
@@ -403,7 +402,7 @@ class Placing:
             changes: RunChanges = {}
             with suppress(ConnectionError):  # `advance` tries again
                 changes = await self._post(run, queue_stats.position, maybe_posted=resumed)
-            entry = decision_entry(run, self._policy, at=self._ports.clock.now())
+            entry = self._entry(run, at=self._ports.clock.now())
             await retry_store(lambda: self._dispatcher.schedule(run, entry=entry, **changes))
             _log_placed(changes)
 
@@ -484,7 +483,7 @@ class Placing:
             TimeoutError: Slack's limits let nobody be told in time.
         """
         code, now = run.result.error_code or ErrorCode.INTERNAL, self._ports.clock.now()
-        entry = decision_entry(run, self._policy, at=now, refused=run.result.detail)
+        entry = self._entry(run, at=now, refused=run.result.detail or code)
         await retry_store(lambda: self._ports.audit.add(entry))
         async with asyncio.timeout(within_s):
             if not run.request.is_bot:  # which would not understand it, or answer

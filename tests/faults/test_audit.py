@@ -89,6 +89,17 @@ async def test_why_a_message_is_refused(
         assert entry.reason == reason
 
 
+async def test_no_secret_stands_in_it(tmp_path: Path) -> None:
+    """Of what a person wrote."""
+    async with core_of(tmp_path, ruled(rights={Right.USE: False})) as core:
+        request = request_of(ANSWER).model_copy(update={"text": "branch=hunter2 hello"})
+        await core.intake.accept(request)
+        await ended(core, request.run_id)
+        (entry,) = await entries_of(core)
+        assert entry.target.startswith("branch=")
+        assert "hunter2" not in str(entry)
+
+
 async def test_what_is_refused_once_it_is_known_what_is_wanted(tmp_path: Path) -> None:
     """A message may be answered, and not by that agent: two decisions."""
     async with core_of(tmp_path, ruled(things={Thing.AGENTS: ("claude",)})) as core:

@@ -4,6 +4,7 @@ from app.approvals.rules import ApprovalRule, ApprovalRules, Decision, DeedKind
 from app.egress.hosts import HostEntry, HostLists
 from app.permissions.rules import EVERYONE, PermissionRule, Permissions, Right, Thing
 from app.runs.testing import (
+    Budgets,
     Choice,
     Chosen,
     EffectiveSetting,
@@ -73,6 +74,13 @@ async def test_each_has_its_source() -> None:
         'ask: push = "*" (orion.toml, approvals)',
         "questions: yes (orion.toml, channels.C1)",
     ]
+
+
+async def test_a_channel_with_a_budget_of_its_own() -> None:
+    ports = ports_of(MemoryRunStore())
+    ports.ledger.budgets = Budgets(channel_day=5_000_000, channels={"C1": 7_000_000})
+    found = told(await effective_settings(make_request(), Choice(), ports, RunPolicy()))
+    assert "this channel's budget a day: $7 (orion.toml, channels.C1)" in found
 
 
 async def test_where_nothing_is_set() -> None:
