@@ -106,6 +106,14 @@ async def test_a_broken_install(
     assert "hunter2" not in str(lines)
 
 
+async def test_before_the_first_start(shared: Stage) -> None:
+    """Nobody can answer at the public address yet, which is said and is no failure."""
+    code, lines = await lines_of(shared, ORION_PUBLIC_URL=NOWHERE, ORION_PORT="9")
+    assert code == 0, lines
+    assert lines["events"].startswith(f"ok   events     ! {NOWHERE}/slack/events: ConnectError")
+    assert lines["events"].endswith("no Orion runs on this machine yet")
+
+
 async def test_a_key_that_is_not_taken(shared: Stage) -> None:
     async with answering(401) as url:
         code, lines = await lines_of(shared, ANTHROPIC_BASE_URL=url)

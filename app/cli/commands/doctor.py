@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import httpx
 
@@ -295,13 +296,22 @@ async def _pool(settings: Settings) -> str:
     else:
         clouds = f"{pool_size(settings, is_billed=True)} at clouds"
     wanted = f"sandboxes prepared: {size} on this machine, {clouds}"
+    try:
+        found = (await _readiness(settings) or {})["pool"]["detail"]
+    except (KeyError, TypeError):
+        return wanted
+    return f"{wanted}; {found}"
+
+
+async def _readiness(settings: Settings) -> Mapping[str, Any] | None:
+    """Returns what the Orion of these settings on this machine says of its parts; None = there is none."""
     url = f"http://{settings.service.host}:{settings.service.port}/readyz"
     try:
         async with httpx.AsyncClient(timeout=HTTP_TIMEOUT_S, trust_env=False) as http:
-            found = (await http.get(url)).json()["pool"]["detail"]
-    except (httpx.HTTPError, ValueError, KeyError, TypeError):
-        return wanted
-    return f"{wanted}; {found}"
+            told = (await http.get(url)).json()
+    except (httpx.HTTPError, ValueError):
+        return None
+    return told if isinstance(told, dict) else None
 
 
 async def _slack(settings: Settings) -> str:
@@ -336,8 +346,9 @@ async def _unheard(settings: Settings) -> str:
 
 async def _events(settings: Settings) -> str:
     """Tries the way on which Slack's events come."""
+    is_socket = settings.slack.app_token is not None
     try:
-        if settings.slack.app_token is not None:
+        if is_socket:
             return await try_app_token(settings)
         if settings.slack.signing_secret is None:
             raise _ProblemError(
@@ -347,7 +358,8 @@ async def _events(settings: Settings) -> str:
             return "over HTTP; not tried: ORION_PUBLIC_URL does not say where Slack delivers"
         return await try_public_url(settings)
     except TryError as exc:
-        is_socket = settings.slack.app_token is not None
+        if not is_socket and await _readiness(settings) is None:
+            return f"! {exc}; no Orion runs on this machine yet"
         fix = (
             "make an app-level token with connections:write"
             if is_socket

@@ -83,7 +83,10 @@ async def try_model(protocol: ModelProtocol, source: ModelSource) -> str:
     if protocol is ModelProtocol.ANTHROPIC:
         headers["anthropic-version"] = "2023-06-01"
     answer = await _ask("GET", url, headers=headers)
-    if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+    refusals = {httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN}
+    if protocol is ModelProtocol.GEMINI:  # Source: Gemini API, "API_KEY_INVALID", read 2026-11.
+        refusals.add(httpx.codes.BAD_REQUEST)
+    if answer.status_code in refusals:
         raise TryError(f"{source.base_url} does not take the key (HTTP {answer.status_code})")
     if answer.is_success:
         return f"{source.base_url}: the key is taken"
