@@ -23,6 +23,8 @@ from tests.fake_slack_client import open_client
 
 DATA = Path("tests/data")
 _RUN_ID = re.compile(r"run_[0-9a-f]{24}")
+_WORK_DIR = re.compile(r"(?:/tmp/r)?/work/")
+"""Of sandboxes, with and without a root of their own."""
 LINE_S = 0.4
 """Between two lines of a recording, which have no times of their own."""
 HEAD = """# What people see of a run
@@ -77,7 +79,8 @@ def at_work(recording: Recording) -> str:
         for event in parser.feed(line.text):
             tracker.feed(event)
     progress = tracker.current(elapsed_s=recording.run.result.duration_s)
-    return text_of({"blocks": render_progress(recording.run, progress).blocks, "text": ""})
+    text = text_of({"blocks": render_progress(recording.run, progress).blocks, "text": ""})
+    return _WORK_DIR.sub("", text)
 
 
 async def seen(recording: Recording) -> str:
@@ -89,7 +92,7 @@ async def seen(recording: Recording) -> str:
         await show(recording, slack.replies, channel=channel, root_ts=ts, speed=0)
         messages = await client.replies(ts, channel=channel)
     text = "\n\n".join(text_of(message) for message in messages)
-    return _RUN_ID.sub("run_…", text)
+    return _WORK_DIR.sub("", _RUN_ID.sub("run_…", text))
 
 
 async def section(agent: str, name: str) -> str:

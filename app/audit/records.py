@@ -6,9 +6,6 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
-MAX_FOUND = 10_000
-"""Entries that are read at once."""
-
 
 class Act(StrEnum):
     """What somebody wanted to do."""
@@ -59,7 +56,7 @@ class AuditQuery:
     run_id: str = ""
     is_allowed: bool | None = None
     limit: int = 100
-    """1 to `MAX_FOUND`."""
+    """1 to 10,000: all are read at once."""
 
 
 class AuditLog(Protocol):

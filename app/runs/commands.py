@@ -15,7 +15,7 @@ from app.aio import retry_store
 from app.errors import ErrorCode
 from app.log import get_logger
 from app.permissions.rules import Permissions, Right, Thing
-from app.runs.budget import render_money
+from app.runs.budget import Budgets, render_money
 from app.runs.model import ChannelChange, ChannelNote, Outcome, Run, RunState
 from app.runs.options import (
     NO_REPO,
@@ -206,17 +206,23 @@ def describe_permissions(
     return described
 
 
-async def effective_settings(
-    request: RunRequest, choice: Choice, ports: RunPorts, policy: RunPolicy
+def effective_settings(
+    request: RunRequest, choice: Choice, budgets: Budgets, policy: RunPolicy
 ) -> tuple[EffectiveSetting, ...]:
     """Returns all that a run gets, and from whom each comes."""
     channel = request.channel
-    days = await retry_store(lambda: ports.ledger.of_day(request.team, request.user, channel))
     own = policy.permissions.find_budget(user=request.user, channel=channel, counts=False)
-    of_user = "ORION_BUDGET_USER_DAY_USD" if own is None else own.rule
-    is_own = channel in ports.ledger.budgets.channels
-    of_channel = f"orion.toml, channels.{channel}" if is_own else "ORION_BUDGET_CHANNEL_DAY_USD"
-    sources = (of_user, of_channel, "ORION_BUDGET_DAY_USD")
+    of_user = (budgets.user_day, "ORION_BUDGET_USER_DAY_USD")
+    if own is not None:
+        of_user = (own.budget_day, own.rule)
+    of_channel = (budgets.channel_day, "ORION_BUDGET_CHANNEL_DAY_USD")
+    if channel in budgets.channels:
+        of_channel = (budgets.channels[channel], f"orion.toml, channels.{channel}")
+    days = {
+        "your budget": of_user,
+        "this channel's budget": of_channel,
+        "Orion's budget": (budgets.day, "ORION_BUDGET_DAY_USD"),
+    }
     asking = f"channels.{channel}" if channel in policy.channels_asking else "questions"
     rules = (*policy.approvals.of_channels.get(channel, ()), *policy.approvals.general)
     return (
@@ -226,7 +232,7 @@ async def effective_settings(
         ),
         *(
             EffectiveSetting(name=f"{of_whom} a day", value=render_money(limit), source=source)
-            for (of_whom, _, limit), source in zip(days, sources, strict=True)
+            for of_whom, (limit, source) in days.items()
             if limit is not None
         ),
         *(

@@ -272,7 +272,7 @@ class RunService:
             model=who.model,
             provider=who.provider,
             effective=run.effective
-            or await effective_settings(request, choice, self._ports, self._policy),
+            or effective_settings(request, choice, self._ports.ledger.budgets, self._policy),
         )
         async with self._placing.lock_of(run):
             return await retry_store(begin)

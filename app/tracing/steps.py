@@ -1,9 +1,9 @@
 """The steps of a run, as its trace has them, kept with its record: what operators see where there is no Langfuse."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final
 
 from pydantic import TypeAdapter
@@ -53,17 +53,10 @@ def write_steps(steps: Sequence[StepRecord]) -> str:
 class StepKeeper:
     """Keeps steps in the background: a kill may lose those of the last slice, and nothing waits for them."""
 
-    def __init__(
-        self,
-        files: RunFiles,
-        *,
-        group: TaskGroup,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:
+    def __init__(self, files: RunFiles, *, group: TaskGroup) -> None:
         """`group`: outlives the runs."""
         self._files = files
         self._group = group
-        self.now = now
 
     def keep(self, run_id: RunId, steps: Sequence[StepRecord]) -> None:
         """Adds steps of a slice to those that are kept of its run; returns at once."""

@@ -12,10 +12,9 @@ from app.runs.testing import (
     Source,
     effective_settings,
 )
-from app.store.memory import MemoryRunStore
 from tests.building import make_request
-from tests.unit.slack.places import ports_of
 
+BUDGETS = Budgets(user_day=2_000_000, channel_day=5_000_000)
 CHOICE = Choice(
     agent=Chosen(value="claude", source=Source.PERSON),
     repo=Chosen(value="acme/api", source=Source.MESSAGE),
@@ -26,7 +25,7 @@ def told(found: tuple[EffectiveSetting, ...]) -> list[str]:
     return [f"{one.name}: {one.value} ({one.source})" for one in found]
 
 
-async def test_each_has_its_source() -> None:
+def test_each_has_its_source() -> None:
     """Of the lists and rules that are about this place alone, and in the order in which they decide."""
     rules = (
         ApprovalRule(kind=DeedKind.PUSH, pattern="*", decision=Decision.ASK),
@@ -54,8 +53,7 @@ async def test_each_has_its_source() -> None:
         approvals=ApprovalRules(general=rules[:1], of_channels={"C1": rules[1:2], "C2": rules[2:]}),
         channels_asking={"C1": True},
     )
-    ports = ports_of(MemoryRunStore())
-    found = told(await effective_settings(make_request(), CHOICE, ports, policy))
+    found = told(effective_settings(make_request(), CHOICE, BUDGETS, policy))
     assert found == [
         "agent: claude (you)",
         "model:  (default)",
@@ -63,7 +61,7 @@ async def test_each_has_its_source() -> None:
         "repo: acme/api (message)",
         "branch:  (default)",
         "time: 90 s (ORION_RUN_TIMEOUT_S)",
-        "your budget a day: $2 (permissions[0])",
+        "your budget a day: $3 (permissions[0])",
         "this channel's budget a day: $5 (ORION_BUDGET_CHANNEL_DAY_USD)",
         "host: all.example (ORION_EGRESS_HOSTS)",
         "host: here.example (orion.toml, channels.C1)",
@@ -76,17 +74,14 @@ async def test_each_has_its_source() -> None:
     ]
 
 
-async def test_a_channel_with_a_budget_of_its_own() -> None:
-    ports = ports_of(MemoryRunStore())
-    ports.ledger.budgets = Budgets(channel_day=5_000_000, channels={"C1": 7_000_000})
-    found = told(await effective_settings(make_request(), Choice(), ports, RunPolicy()))
+def test_a_channel_with_a_budget_of_its_own() -> None:
+    budgets = Budgets(channel_day=5_000_000, channels={"C1": 7_000_000})
+    found = told(effective_settings(make_request(), Choice(), budgets, RunPolicy()))
     assert "this channel's budget a day: $7 (orion.toml, channels.C1)" in found
 
 
-async def test_where_nothing_is_set() -> None:
-    found = told(
-        await effective_settings(make_request(), Choice(), ports_of(MemoryRunStore()), RunPolicy())
-    )
+def test_where_nothing_is_set() -> None:
+    found = told(effective_settings(make_request(), Choice(), BUDGETS, RunPolicy()))
     assert found[5:] == [
         "time: 600 s (ORION_RUN_TIMEOUT_S)",
         "your budget a day: $2 (ORION_BUDGET_USER_DAY_USD)",
