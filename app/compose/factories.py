@@ -4,7 +4,6 @@ import asyncio
 import shlex
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from pydantic import SecretStr
 from agent_scripts.adapter import AgentAdapter
 from agent_scripts.cli_agent import RELAY, RUN_TOKEN
 from agent_scripts.registry import agent_names, create_adapter
+from app import __version__
 from app.brokerage.credentials import GitCredentials
 from app.brokerage.github import GitHub
 from app.brokerage.github_pulls import GitHubPulls
@@ -302,7 +302,7 @@ async def open_tracer(settings: Settings, masker: Masker) -> AsyncIterator[Trace
         base_url=settings.langfuse.base_url,
         trace_content=settings.langfuse.trace_content,
         environment=settings.langfuse.environment,
-        release=settings.langfuse.release or version("orion"),
+        release=settings.langfuse.release or __version__,
         sample_rate=settings.langfuse.sample_rate,
         masker=masker,
         verify=trusted(),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from app import __version__
 from app.settings.settings import all_fields
 
 LIBRARY = Path("docs/library.md").read_text()
@@ -81,6 +82,11 @@ def test_vercel_json_names_the_app() -> None:
     module, _, attribute = entrypoint.partition(":")
     assert Path(function) == Path(*module.split(".")).with_suffix(".py")
     assert re.search(rf"(?m)^{attribute} = ", Path(function).read_text())
+
+
+def test_there_is_one_version() -> None:
+    """The code's own is the package's."""
+    assert tomllib.loads(Path("pyproject.toml").read_text())["project"]["version"] == __version__
 
 
 def test_no_paper_or_code_names_a_package_registry_or_this_machine() -> None:

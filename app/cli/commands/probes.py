@@ -16,13 +16,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
 import httpx
 
 from agent_scripts.adapter import ModelProtocol
+from app import __version__
 from app.compose.models import ModelSource, key_headers
 from app.settings.settings import Settings
 
@@ -69,7 +69,7 @@ def describe_machine() -> str:
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return (
-        f"Orion {version('orion')}, Python {platform.python_version()}, {platform.system()} {platform.release()}; "
+        f"Orion {__version__}, Python {platform.python_version()}, {platform.system()} {platform.release()}; "
         f"{os.cpu_count()} processors, {memory >> 30} GiB, {files} open files"
     )
 
