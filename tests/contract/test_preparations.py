@@ -131,20 +131,24 @@ async def test_what_it_leaves(scene: Scene) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("line", "why"),
+    ("line", "timeout_s", "why"),
     [
-        ("sleep 600", "it took too long"),
-        ("dd if=/dev/zero of=big bs=1M count=200 2>/dev/null; sleep 60", "it took too much disk"),
-        ("yes", "it printed too much"),
-        ("kill -9 $$", "exit code 137"),
-        ("no-such-program", "exit code 127"),
+        ("sleep 600", 5, "it took too long"),
+        (
+            "dd if=/dev/zero of=big bs=1M count=200 2>/dev/null; sleep 60",
+            90,
+            "it took too much disk",
+        ),
+        ("yes", 90, "it printed too much"),
+        ("kill -9 $$", 90, "exit code 137"),
+        ("no-such-program", 90, "exit code 127"),
     ],
     ids=["hangs", "disk", "output", "killed", "missing"],
 )
-async def test_what_ends_it(scene: Scene, line: str, why: str) -> None:
+async def test_what_ends_it(scene: Scene, line: str, timeout_s: float, why: str) -> None:
     """Nothing is kept of it; what was prepared before stays."""
     before = await scene.with_lines("true").prepare(REPO, scene.ground)
-    preparations = scene.with_lines(line, timeout_s=5.0)
+    preparations = scene.with_lines(line, timeout_s=timeout_s)
     with pytest.raises(PreparationError, match=why) as caught:
         await preparations.prepare(REPO, scene.ground)
     assert f"line 1, `{line}`" in str(caught.value)
