@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
+from weakref import WeakValueDictionary
 
 from pydantic import TypeAdapter
 
@@ -57,6 +58,8 @@ class StepKeeper:
         """`group`: outlives the runs."""
         self._files = files
         self._group = group
+        self._adding: WeakValueDictionary[RunId, asyncio.Lock] = WeakValueDictionary()
+        """Slices may follow each other before what is kept of the first one is written."""
 
     def keep(self, run_id: RunId, steps: Sequence[StepRecord]) -> None:
         """Adds steps of a slice to those that are kept of its run; returns at once."""
@@ -64,8 +67,9 @@ class StepKeeper:
             self._group.create_task(self._add(run_id, steps), name=f"steps-{run_id}")
 
     async def _add(self, run_id: RunId, steps: Sequence[StepRecord]) -> None:
+        one_by_one = self._adding.setdefault(run_id, asyncio.Lock())
         try:
-            async with asyncio.timeout(SAVE_TIMEOUT_S):
+            async with asyncio.timeout(SAVE_TIMEOUT_S), one_by_one:
                 kept = read_steps(await self._files.load(run_id, RunFileKind.STEPS))
                 await self._files.save(run_id, RunFileKind.STEPS, write_steps((*kept, *steps)))
         except Exception as exc:  # noqa: BLE001 - they are for people who look; nothing of a run may fail for them

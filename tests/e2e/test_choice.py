@@ -118,7 +118,7 @@ async def test_why_a_run_had_what_it_had(prepared: Path, tmp_path: Path) -> None
         assert "settings       agent: claude (message)" in shown
         assert "settings       time: 600 s (ORION_RUN_TIMEOUT_S)" in shown
         async with asyncio.timeout(10):  # they are kept in the background
-            while "\ntrace " not in shown:
+            while "  execute-agent" not in shown:  # of slices, those of the last one
                 _, shown = await stage.cli("runs", "show", run.id)
         steps = [
             line.partition(" s  ")[2] for line in shown.splitlines() if line.startswith("trace ")
