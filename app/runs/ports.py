@@ -340,6 +340,13 @@ class RunFiles(Protocol):
         """Stores it in place of an earlier one."""
         ...
 
+    async def append(self, run_id: RunId, kind: RunFileKind, line: str) -> None:
+        """Adds a line, without a break of its own, to what is there; also of a run that is another process's by now.
+
+        Of several that are added at once, each is kept.
+        """
+        ...
+
     async def load(self, run_id: RunId, kind: RunFileKind) -> str:
         """Returns the text; empty when there is none."""
         ...

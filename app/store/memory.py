@@ -28,11 +28,11 @@ from app.runs.options import DefaultChanges, Defaults
 from app.runs.policy import MAX_ATTEMPTS
 from app.runs.ports import RunChanges
 from app.runs.request import RunId, RunRequest, Thread
-from app.runs.session import NOT_KEPT, NameTakenError, Session, SessionChanges, SessionId
 from app.store.approvals import MemoryApprovalStore
 from app.store.audit import MemoryAuditLog
 from app.store.pull_requests import MemoryPullRequestStore
 from app.store.queue import REFUSAL_CODES, position_of
+from app.store.sessions import MemorySessionStore
 
 
 class MemoryRunStore:
@@ -356,57 +356,15 @@ class MemoryRunFiles:
     async def save(self, run_id: RunId, kind: RunFileKind, content: str) -> None:
         self._files[run_id, kind] = content
 
+    async def append(self, run_id: RunId, kind: RunFileKind, line: str) -> None:
+        self._files[run_id, kind] = self._files.get((run_id, kind), "") + line + "\n"
+
     async def load(self, run_id: RunId, kind: RunFileKind) -> str:
         return self._files.get((run_id, kind), "")
 
     def forget(self, run_id: RunId) -> None:
         for kind in RunFileKind:
             self._files.pop((run_id, kind), None)
-
-
-class MemorySessionStore:
-    def __init__(self) -> None:
-        self._sessions: dict[SessionId, Session] = {}
-
-    async def add(self, session: Session) -> Session:
-        existing = self._sessions.get(session.id)
-        if existing is None and any(
-            other.name == session.name for other in self._sessions.values()
-        ):
-            raise NameTakenError(session.name)
-        return self._sessions.setdefault(session.id, session)
-
-    async def get(self, session_id: SessionId) -> Session | None:
-        return self._sessions.get(session_id)
-
-    async def update(
-        self, session_id: SessionId, **changes: Unpack[SessionChanges]
-    ) -> Session | None:
-        if session_id in self._sessions:
-            self._sessions[session_id] = replace(self._sessions[session_id], **changes)
-        return self._sessions.get(session_id)
-
-    async def take_kept(self, session_id: SessionId, *, by: str) -> bool:
-        session = self._sessions.get(session_id)
-        if session is None or not by or session.kept_by != by:
-            return False
-        self._sessions[session_id] = replace(session, **NOT_KEPT)
-        return True
-
-    async def find(self, text: str) -> Sequence[Session]:
-        sessions = list(self._sessions.values())
-        named = [session for session in sessions if session.name == text]
-        return named or [one for one in sessions if text and one.id.startswith(text)][:10]
-
-    async def all(self) -> Sequence[Session]:
-        return sorted(self._sessions.values(), key=lambda one: one.used_at, reverse=True)
-
-    async def unused_since(self, before: datetime, *, limit: int) -> Sequence[Session]:
-        oldest_first = reversed(await self.all())
-        return [session for session in oldest_first if session.used_at < before][:limit]
-
-    async def remove(self, session_id: SessionId) -> None:
-        self._sessions.pop(session_id, None)
 
 
 class MemorySpendingStore:

@@ -83,15 +83,25 @@ class SqlRunFiles:
         is_others = (runs.c.id == run_id) & _UNFINISHED
         is_others &= runs.c.owner.is_distinct_from(self._leases.id)
 
-        # Steps are written behind a slice, when its run may be another process's, and none is lost for that.
-        is_guarded = kind is not RunFileKind.STEPS
-
         def work(connection: sa.Connection) -> None:
-            if is_guarded and connection.scalar(sa.select(sa.exists().where(is_others))):
+            if connection.scalar(sa.select(sa.exists().where(is_others))):
                 raise LeaseLostError(run_id)
             connection.execute(sa.delete(run_files).where(key))
             connection.execute(
                 sa.insert(run_files).values(run_id=run_id, kind=kind, content=content)
+            )
+
+        await self._database.call(work)
+
+    async def append(self, run_id: RunId, kind: RunFileKind, line: str) -> None:
+        values = {"run_id": run_id, "kind": kind, "content": line + "\n"}
+
+        def work(connection: sa.Connection) -> None:
+            added = insert_for(connection, run_files).values(values)
+            longer = run_files.c.content + added.excluded.content
+            keys = list(run_files.primary_key)
+            connection.execute(
+                added.on_conflict_do_update(index_elements=keys, set_={"content": longer})
             )
 
         await self._database.call(work)

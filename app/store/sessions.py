@@ -1,7 +1,7 @@
-"""Session records in SQLite or PostgreSQL, beside the run records."""
+"""Session records in SQLite or PostgreSQL, beside the run records, and in memory."""
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import datetime
 from typing import Any
 
@@ -97,3 +97,50 @@ def _from_row(row: sa.RowMapping) -> Session:
     values: dict[str, Any] = {**row}
     thread = Thread(**{name: values.pop(name) for name in _THREAD})
     return Session(**values, thread=thread)
+
+
+class MemorySessionStore:
+    """Implements SessionStore, for tests and checks."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[SessionId, Session] = {}
+
+    async def add(self, session: Session) -> Session:
+        existing = self._sessions.get(session.id)
+        if existing is None and any(
+            other.name == session.name for other in self._sessions.values()
+        ):
+            raise NameTakenError(session.name)
+        return self._sessions.setdefault(session.id, session)
+
+    async def get(self, session_id: SessionId) -> Session | None:
+        return self._sessions.get(session_id)
+
+    async def update(
+        self, session_id: SessionId, **changes: Unpack[SessionChanges]
+    ) -> Session | None:
+        if session_id in self._sessions:
+            self._sessions[session_id] = replace(self._sessions[session_id], **changes)
+        return self._sessions.get(session_id)
+
+    async def take_kept(self, session_id: SessionId, *, by: str) -> bool:
+        session = self._sessions.get(session_id)
+        if session is None or not by or session.kept_by != by:
+            return False
+        self._sessions[session_id] = replace(session, **NOT_KEPT)
+        return True
+
+    async def find(self, text: str) -> Sequence[Session]:
+        sessions = list(self._sessions.values())
+        named = [session for session in sessions if session.name == text]
+        return named or [one for one in sessions if text and one.id.startswith(text)][:10]
+
+    async def all(self) -> Sequence[Session]:
+        return sorted(self._sessions.values(), key=lambda one: one.used_at, reverse=True)
+
+    async def unused_since(self, before: datetime, *, limit: int) -> Sequence[Session]:
+        oldest_first = reversed(await self.all())
+        return [session for session in oldest_first if session.used_at < before][:limit]
+
+    async def remove(self, session_id: SessionId) -> None:
+        self._sessions.pop(session_id, None)

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
-from weakref import WeakValueDictionary
 
 from pydantic import TypeAdapter
 
@@ -16,7 +15,7 @@ from app.runs.ports import RunFiles
 from app.runs.request import RunId
 
 MAX_STEPS: Final = 500
-"""Of one run; the newest ones."""
+"""Of a slice, and of a run when it is read; the newest ones."""
 SAVE_TIMEOUT_S: Final = 3.0
 _log = get_logger(__name__)
 
@@ -42,12 +41,13 @@ _STEPS: Final = TypeAdapter(tuple[StepRecord, ...])
 
 
 def read_steps(kept: str) -> Sequence[StepRecord]:
-    """Returns the steps of a kept text, in order; none of an empty one."""
-    return _STEPS.validate_json(kept) if kept else ()
+    """Returns the steps of a kept text, in order: the newest 500 at most; none of an empty one."""
+    lines = [_STEPS.validate_json(line) for line in kept.split("\n") if line]
+    return [step for line in lines for step in line][-MAX_STEPS:]
 
 
 def write_steps(steps: Sequence[StepRecord]) -> str:
-    """Returns them as they are kept."""
+    """Returns those of one slice as the line that is kept of it."""
     return _STEPS.dump_json(tuple(steps[-MAX_STEPS:])).decode()
 
 
@@ -58,8 +58,6 @@ class StepKeeper:
         """`group`: outlives the runs."""
         self._files = files
         self._group = group
-        self._adding: WeakValueDictionary[RunId, asyncio.Lock] = WeakValueDictionary()
-        """Slices may follow each other before what is kept of the first one is written."""
 
     def keep(self, run_id: RunId, steps: Sequence[StepRecord]) -> None:
         """Adds steps of a slice to those that are kept of its run; returns at once."""
@@ -67,10 +65,8 @@ class StepKeeper:
             self._group.create_task(self._add(run_id, steps), name=f"steps-{run_id}")
 
     async def _add(self, run_id: RunId, steps: Sequence[StepRecord]) -> None:
-        one_by_one = self._adding.setdefault(run_id, asyncio.Lock())
         try:
-            async with asyncio.timeout(SAVE_TIMEOUT_S), one_by_one:
-                kept = read_steps(await self._files.load(run_id, RunFileKind.STEPS))
-                await self._files.save(run_id, RunFileKind.STEPS, write_steps((*kept, *steps)))
+            async with asyncio.timeout(SAVE_TIMEOUT_S):
+                await self._files.append(run_id, RunFileKind.STEPS, write_steps(steps))
         except Exception as exc:  # noqa: BLE001 - they are for people who look; nothing of a run may fail for them
             _log.warning("steps.not_kept", run_id=run_id, error=type(exc).__name__)

@@ -75,7 +75,7 @@ async def test_only_who_has_a_run_writes_into_it(two: tuple[SqlRunStore, SqlRunS
     async with asyncio.timeout(5):
         assert await other.leases.claim(slots=9, waits_s=1000) == []
     assert await mine.get(run.id) == run
-    await other.files.save(run.id, RunFileKind.STEPS, "[]")  # of a slice that was its
+    await other.files.append(run.id, RunFileKind.STEPS, "[]")  # of a slice that was its
     assert await other.request_stop(run.id, user="U1", at=SystemClock().now())
     assert (await mine.begin(run)).stop_requested_by == "U1"
 

@@ -13,8 +13,8 @@ from app.runs.testing import (
     SessionStatus,
     SessionStore,
 )
-from app.store.memory import MemorySessionStore
 from app.store.runs import open_store
+from app.store.sessions import MemorySessionStore
 from sandbox_runtime.task_group import together
 from tests.building import T0, make_session
 

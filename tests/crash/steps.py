@@ -164,6 +164,7 @@ SPARED: Mapping[str, str] = {
     "store.of_thread": _READ,
     "sessions.get": _READ,
     "files.load": _READ,
+    "files.append": "written behind; a kill loses what people would see of the last slice: decision 75",
     "spending.add": "written behind; a kill may lose the last calls' cost, nothing else: tests/e2e/test_budgets.py",
     "spending.sums": _READ,
     "spending.of_run": _READ,

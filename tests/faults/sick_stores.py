@@ -16,12 +16,8 @@ from app.runs.testing import (
     SpentCall,
     Thread,
 )
-from app.store.memory import (
-    MemoryOwnKeyStore,
-    MemoryRunStore,
-    MemorySessionStore,
-    MemorySpendingStore,
-)
+from app.store.memory import MemoryOwnKeyStore, MemoryRunStore, MemorySpendingStore
+from app.store.sessions import MemorySessionStore
 from tests.building import saying
 
 

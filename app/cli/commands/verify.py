@@ -28,7 +28,7 @@ from app.runs.sandboxes import SessionLocks
 from app.runs.stop import AttemptTime, StopRequest
 from app.runs.workspace import Workspaces
 from app.settings.settings import Settings
-from app.store.memory import MemorySessionStore
+from app.store.memory import MemoryRunStore
 from app.tracing.null import NullRunTrace
 from app.web.hosting import serve
 from sandbox_runtime.errors import SandboxError
@@ -187,7 +187,7 @@ async def _run(settings: Settings, masker: Masker, write: Print, *, has_key: boo
             return False
         if settings.mount is not None:
             write(f"! {settings.mount.sentence}")
-        sessions = MemorySessionStore()
+        sessions = MemoryRunStore().sessions
         policy = replace(run_policy(settings), session_keep_s=0)
         workspaces = Workspaces(
             provider=provider,

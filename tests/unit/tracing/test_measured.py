@@ -1,6 +1,5 @@
 """Figures are taken of what passes to a tracer, and all of it passes."""
 
-import asyncio
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -101,36 +100,9 @@ async def test_steps_are_kept_with_the_record() -> None:
     assert "secret" not in kept
 
 
-class SlowFiles(MemoryRunFiles):
-    """Its first write takes longer than all that begins meanwhile."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._writes = 0
-
-    @override
-    async def save(self, run_id: RunId, kind: RunFileKind, content: str) -> None:
-        self._writes += 1
-        await asyncio.sleep(0.2 if self._writes == 1 else 0)
-        await super().save(run_id, kind, content)
-
-
-async def test_slices_that_follow_at_once_keep_the_steps_of_both() -> None:
-    """The second one ends while those of the first are written."""
-    files = SlowFiles()
-    async with open_task_group() as group:
-        tracer = MeasuredTracer(NullTracer(), Meters(), StepKeeper(files, group=group))
-        for name in ("queue-wait", "execute-agent"):
-            with tracer.trace(RUN) as trace, trace.step(name):
-                pass
-            await asyncio.sleep(0.05)
-    kept = read_steps(await files.load(RUN.id, RunFileKind.STEPS))
-    assert [one.name for one in kept] == ["queue-wait", "execute-agent"]
-
-
 class SickFiles(MemoryRunFiles):
     @override
-    async def save(self, run_id: RunId, kind: RunFileKind, content: str) -> None:
+    async def append(self, run_id: RunId, kind: RunFileKind, line: str) -> None:
         raise OSError("the database is away")
 
 
