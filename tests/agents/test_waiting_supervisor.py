@@ -135,7 +135,7 @@ async def test_a_wait_ends_by_itself(bench: Bench) -> None:
     cat = ("sh", "-c", f"echo ready; cat >/dev/null # {mark}")
     preloaded = AgentCommand(argv=cat, env={}, files=())
     async with open_waiting(bench, preloaded, max_wait_s=8) as waits, asyncio.timeout(WAIT_S):
-        assert len(processes_with(mark)) == 1
+        assert processes_with(mark)  # two of them, until the shell's child has become cat
         _, said = await waits.process.communicate()
         assert b"nobody needed this" in said
     assert processes_with(mark) == []
