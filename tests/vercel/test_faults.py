@@ -15,12 +15,14 @@ from tests.relay import open_cutting_proxy
 from tests.sockets import open_black_hole
 from tests.vercel.deployed import ANSWERED_S, SLOW_WORDS, Deployed, Place
 from tests.vercel.deployment import Deployment
+from tests.vercel.platform import LEFT_BY_CLIENT
 
 pytestmark = [
     pytest.mark.long,
     pytest.mark.machines,
     pytest.mark.postgresql,
     pytest.mark.bubblewrap,
+    pytest.mark.filterwarnings(LEFT_BY_CLIENT),
     pytest.mark.timeout(600),
 ]
 

@@ -21,7 +21,7 @@ from tests.github_accounts import CLIENT_ID, GitHubAccounts
 from tests.relay import Connection, open_relay
 from tests.vercel.deployed import ANSWERED_S, CRON, SLOW_WORDS, Deployed, Place
 from tests.vercel.deployment import Deployment
-from tests.vercel.platform import DEPLOYMENT
+from tests.vercel.platform import DEPLOYMENT, LEFT_BY_CLIENT
 from tests.waiting import until
 
 pytestmark = [
@@ -29,6 +29,7 @@ pytestmark = [
     pytest.mark.machines,
     pytest.mark.postgresql,
     pytest.mark.bubblewrap,
+    pytest.mark.filterwarnings(LEFT_BY_CLIENT),
     pytest.mark.timeout(600),
 ]
 

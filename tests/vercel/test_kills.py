@@ -11,6 +11,7 @@ from tests.crash.place import Place
 from tests.crash.rig import FUNCTIONS
 from tests.vercel import deployed
 from tests.vercel.deployment import Deployment
+from tests.vercel.platform import LEFT_BY_CLIENT
 
 pytestmark = [
     pytest.mark.long,
@@ -18,6 +19,7 @@ pytestmark = [
     pytest.mark.machines,
     pytest.mark.postgresql,
     pytest.mark.bubblewrap,
+    pytest.mark.filterwarnings(LEFT_BY_CLIENT),
     pytest.mark.timeout(900),
 ]
 
