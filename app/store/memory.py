@@ -357,7 +357,8 @@ class MemoryRunFiles:
         self._files[run_id, kind] = content
 
     async def append(self, run_id: RunId, kind: RunFileKind, line: str) -> None:
-        self._files[run_id, kind] = self._files.get((run_id, kind), "") + line + "\n"
+        key = (run_id, kind)
+        self._files[key] = f"{self._files[key]}\n{line}" if key in self._files else line
 
     async def load(self, run_id: RunId, kind: RunFileKind) -> str:
         return self._files.get((run_id, kind), "")

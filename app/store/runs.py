@@ -94,11 +94,11 @@ class SqlRunFiles:
         await self._database.call(work)
 
     async def append(self, run_id: RunId, kind: RunFileKind, line: str) -> None:
-        values = {"run_id": run_id, "kind": kind, "content": line + "\n"}
+        values = {"run_id": run_id, "kind": kind, "content": line}
 
         def work(connection: sa.Connection) -> None:
             added = insert_for(connection, run_files).values(values)
-            longer = run_files.c.content + added.excluded.content
+            longer = run_files.c.content + "\n" + added.excluded.content
             keys = list(run_files.primary_key)
             connection.execute(
                 added.on_conflict_do_update(index_elements=keys, set_={"content": longer})

@@ -43,10 +43,10 @@ async def test_lines_are_added_to_what_is_there(store: Store) -> None:
     await store.add(run)
     for line in ("first", "«ü»"):
         await store.files.append(run.id, RunFileKind.STEPS, line)
-    assert await store.files.load(run.id, RunFileKind.STEPS) == "first\n«ü»\n"
-    await store.files.save(run.id, RunFileKind.STEPS, "")
+    assert await store.files.load(run.id, RunFileKind.STEPS) == "first\n«ü»"
+    await store.files.save(run.id, RunFileKind.STEPS, "saved")
     await store.files.append(run.id, RunFileKind.STEPS, "second")
-    assert await store.files.load(run.id, RunFileKind.STEPS) == "second\n"
+    assert await store.files.load(run.id, RunFileKind.STEPS) == "saved\nsecond"
 
 
 @pytest.mark.parametrize("database", ["sqlite", POSTGRESQL])
