@@ -37,7 +37,7 @@ from tests.bench.unused import measure_unused
 from tests.bench.urgent import measure_urgent
 from tests.bench.workers import measure_workers
 
-TIMEOUT_S = 3600.0
+TIMEOUT_S = 7200.0
 NOTES = """\
 Baselines: for acks, thinking messages and memory Bolt on FastAPI with process_before_response and nothing durable; for
 whole runs the agent's script, started by hand. Every server and the load have processes of their own, all on 127.0.0.1.

@@ -54,8 +54,6 @@ async def measure_acks(bench: Bench) -> Sequence[Row]:
     async with open_slack(bench) as slack, _open_postgres() as postgres:
         for round_number in range(scale.ack_rounds):
             for kind, results in opened.items():
-                if kind == "orion-held" and round_number > 0:
-                    continue  # it explains the figure; once is enough
                 url = create_database(postgres, f"front{round_number}") if kind == "front" else ""
                 async with _server(bench, kind, slack, url) as (server, database):
                     before_s = server.cpu_s

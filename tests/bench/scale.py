@@ -1,4 +1,4 @@
-"""How long and how often things are measured: the whole bench takes half an hour and more, its quick form minutes."""
+"""How long and how often things are measured: the whole bench takes an hour, its quick form minutes."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +9,7 @@ class Scale:
     ack_rounds: int = 3
     ack_seconds: float = 10.0
     ack_rate: float = 50.0
-    saturation_rounds: int = 1
+    saturation_rounds: int = 3
     saturation_seconds: float = 4.0
     in_flight: int = 32
     placing_seconds: float = 15.0
