@@ -32,11 +32,12 @@ async def test_waiting_is_shown_at_once_and_order_is_kept(
         await _until_asked(world, len(busy))
         second = await stage.client.say("@Orion second", thread_ts=busy[0])
         third = await stage.client.say("@Orion third", thread_ts=busy[0])
-        fourth = await stage.client.say("@Orion fourth thread")
+        # Elsewhere: Slack takes a message a second in a channel, and five have come by now.
+        fourth = await stage.client.say("@Orion fourth thread", channel="random")
         shown = {
             second: await stage.thinking(second, thread_ts=busy[0]),
             third: await stage.thinking(third, thread_ts=busy[0]),
-            fourth: await stage.thinking(fourth),
+            fourth: await stage.thinking(fourth, channel="random"),
         }
         placed = [round(float(message["ts"]) - float(ts), 3) for ts, message in shown.items()]
         record_property("busy: message to thinking message [s]", placed)
@@ -49,7 +50,7 @@ async def test_waiting_is_shown_at_once_and_order_is_kept(
             "All 3 slots are busy; you are about number 3, as people take turns",
         ]
         assert max(placed) < PLACED_WITHIN_S
-        await stage.answer(fourth)
+        await stage.answer(fourth, channel="random")
         answer = await stage.answer(third, thread_ts=busy[0])
         assert "Before that you wrote: “second”" in text_of(answer)
         records = [await stage.record(ts) for ts in (busy[0], second, third)]
