@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 import pytest
 from playwright.async_api import Browser, Route, expect
@@ -11,6 +12,7 @@ from app.playground.slack.types import COLLEAGUE, GENERAL, YOU, FakeSlackConfig
 from app.playground.stack import create_slack_app
 from app.web.hosting import serve
 from tests.browser.building import Scene
+from tests.waiting import until
 
 pytestmark = pytest.mark.browser
 
@@ -111,7 +113,10 @@ async def test_new_messages_are_announced(scene: Scene) -> None:
     await expect(scene.page.locator("#announcer")).to_have_text("Sam: hello all")
 
 
-@pytest.mark.parametrize("path", ["state", "messages"])
+@pytest.mark.parametrize(
+    "path",
+    [r"/ui/state\?", r"/ui/messages\?", "/static/page.js", "/static/text.js", "/static/style.css"],
+)
 async def test_a_request_that_is_broken_off_is_made_again(
     scene: Scene, browser: Browser, path: str
 ) -> None:
@@ -124,11 +129,27 @@ async def test_a_request_that_is_broken_off_is_made_again(
         broken += 1
         await (route.abort("failed") if broken == 1 else route.continue_())
 
-    await page.route(re.compile(rf"/ui/{path}\?"), break_once)
+    await page.route(re.compile(path), break_once)
     await page.goto(scene.url)
+    await until(lambda: broken > 1)
     await expect(page.locator("#messages")).to_contain_text("here I am")
     await expect(page.locator("body[data-live]")).to_be_attached()
-    assert broken > 1
+    await page.close()
+
+
+async def test_a_page_that_stays_broken_begins_anew_five_times(
+    scene: Scene, browser: Browser
+) -> None:
+    """And not for ever; when it is whole again, it may as often as before."""
+    page, loads = await browser.new_page(), Counter[str]()
+    page.on("load", lambda page: loads.update([page.url]))
+    await page.route("**/static/text.js", lambda route: route.abort("failed"))
+    await page.goto(scene.url)
+    await until(lambda: loads.total() == 6)
+    assert await page.evaluate("sessionStorage.getItem('orion-reloads')") == "-1"
+    await page.unroute("**/static/text.js")
+    await page.goto(scene.url)
+    assert await page.evaluate("sessionStorage.getItem('orion-reloads')") == "5"
     await page.close()
 
 
