@@ -304,6 +304,7 @@ async def open_tracer(settings: Settings, masker: Masker) -> AsyncIterator[Trace
         environment=settings.langfuse.environment,
         release=settings.langfuse.release or __version__,
         sample_rate=settings.langfuse.sample_rate,
+        has_links=settings.langfuse.trace_links,
         masker=masker,
         verify=trusted(),
     ) as tracer:

@@ -25,6 +25,10 @@ from app.playground.traces.receiver import (
 OFFLINE_MODEL_KEY = "sk-ant-playground-offline-model"
 OFFLINE_OPENAI_KEY = "sk-playground-offline-model"
 OFFLINE_GEMINI_KEY = "AIza-playground-offline-model"
+TRACE_KEYS = {
+    "LANGFUSE_PUBLIC_KEY": PLAYGROUND_PUBLIC_KEY,
+    "LANGFUSE_SECRET_KEY": PLAYGROUND_SECRET_KEY,
+}
 OWN_KEYS_SECRET = "playground-secret-for-keys-of-its-people"  # noqa: S105 - of people who are not real
 
 STATIC = Path(__file__).parent / "page" / "static"
@@ -112,7 +116,6 @@ def orion_environment(stack_url: str, config: FakeSlackConfig) -> Mapping[str, s
         "OPENAI_API_KEY": OFFLINE_OPENAI_KEY,
         "GEMINI_BASE_URL": f"{stack_url}/model",
         "GEMINI_API_KEY": OFFLINE_GEMINI_KEY,
-        "LANGFUSE_PUBLIC_KEY": PLAYGROUND_PUBLIC_KEY,
-        "LANGFUSE_SECRET_KEY": PLAYGROUND_SECRET_KEY,
+        **TRACE_KEYS,
         "LANGFUSE_BASE_URL": stack_url,
     }

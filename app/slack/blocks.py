@@ -218,11 +218,14 @@ def render_thinking(run: Run, position: QueuePosition, *, capacity: int) -> Mess
 
 
 def question_text(run: Run) -> str:
-    """Returns what its thread does not show of a question: what was asked, and when; empty where it shows all."""
+    """Returns what its thread does not show of a question: what was asked, and when, and the repository that was chosen by a click; empty where it shows all."""
     request, facts = run.request, []
     if request.unseen:
         shown = escape(neutralise(_shortened(" ".join(request.unseen.split()))))
         facts.append(f"<@{request.user}> asked: “{shown}”")
+    if repo := request.picked_repo:
+        chosen = "no repository" if repo == NO_REPO else escape(neutralise(repo))
+        facts.append(f"{chosen}, chosen by <@{request.user}>")
     if late_s := request.late_s:
         whole_s = late_s - late_s % 60 if late_s > 60 else late_s  # noqa: PLR2004 - seconds of a minute
         facts.append(f"asked {duration_text(whole_s)} ago, while I was away")

@@ -108,11 +108,14 @@ class Overviews:
         return f"• {self.link_text(run)} {state}{code}{cost}"
 
     def link_text(self, run: Run) -> str:
-        """Returns a run's question, shortened, with the permalink of its answer behind it; what is tried again may be another person's, and is not shown."""
+        """Returns a run's question, shortened, with the permalink of its answer behind it; what is tried again, or was asked for its repository, may be another person's, and is not shown."""
         request, identity = run.request, self.identity()
         ts, thread_ts = run.reply_ts or request.thread_ts, request.thread_ts
         address = identity.link(request.channel, ts, thread_ts=thread_ts) if identity else ""
-        label = short(self.ports.mask(request.text)) if request.retry_of is None else "Retry"
+        label = short(self.ports.mask(request.text))
+        if request.retry_of is not None:
+            repo = request.picked_repo
+            label = f"Chosen repository: {short(repo)}" if repo else "Retry"
         return f"<{address}|{label}>" if address else label
 
     def choice_text(self, choice: Choice) -> str:

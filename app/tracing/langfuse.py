@@ -361,9 +361,12 @@ async def open_langfuse_tracer(
     environment: str = "production",
     release: str = "",
     sample_rate: float = 1.0,
+    has_links: bool = False,
     verify: ssl.SSLContext | bool = True,
 ) -> AsyncIterator["LangfuseTracer"]:
     """Opens a tracer that sends to `base_url`, by the certificates of `verify`, of that part of the runs. Leaving waits up to 8 s for what is still unsent.
+
+    `has_links`: `link` will be asked for, so what it needs to know is asked at once: the first answer of a process is to have one.
 
     Langfuse may be dead all the while: spans then wait in a queue of 2048 and are dropped, oldest first.
     """
@@ -407,6 +410,9 @@ async def open_langfuse_tracer(
         return client
 
     client = await asyncio.to_thread(connect)
+    pages = TracePages(http, base_url=base_url.rstrip("/"), keys=(public_key, secret_key))
+    if has_links:
+        pages.project()
     try:
         yield LangfuseTracer(
             client=client,
@@ -415,7 +421,7 @@ async def open_langfuse_tracer(
             ),
             sanitizer=SpanSanitizer(masker=masker, trace_content=trace_content),
             sampler=sampler,
-            pages=TracePages(http, base_url=base_url.rstrip("/"), keys=(public_key, secret_key)),
+            pages=pages,
         )
     finally:
         await _shut_down(client, provider, http)

@@ -82,6 +82,23 @@ async def test_markdown_is_drawn(scene: Scene) -> None:
     await expect(body.locator("p", has_text="snake_case_name")).to_have_text("snake_case_name")
 
 
+async def test_a_link_is_whole_whatever_its_label_has(scene: Scene) -> None:
+    """A style may stand around a link or a mention; what looks like one in a label is text, in code it is code."""
+    text = (
+        "*bold <https://a.example/x|of *it* and `b` &lt;c&gt;>* `<https://a.example/y>` _<@U0YOU>_"
+    )
+    await scene.web.chat_postMessage(
+        channel=GENERAL,
+        text="x",
+        blocks=[{"type": "section", "text": {"type": "mrkdwn", "text": text}}],
+    )
+    body = scene.page.locator("#messages .message-body")
+    await expect(body.locator("strong > a")).to_have_text("of *it* and `b` <c>")
+    await expect(body.locator("code")).to_have_text("<https://a.example/y>")
+    await expect(body.locator("em > .mention")).to_have_text("@You")
+    await expect(body.locator("a")).to_have_count(1)
+
+
 @pytest.mark.long
 async def test_rarer_markdown_is_drawn(scene: Scene) -> None:
     """Underlined headings, code by its indent, fences that only their own mark closes, and both emphases at once."""

@@ -27,7 +27,7 @@ SCREENSHOTS = host_environment().get("ORION_SCREENSHOTS")
 @pytest.fixture(scope="module")
 def playground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of an `orion playground` of its own, shared by this file."""
-    with run_playground(tmp_path_factory.mktemp("playground")) as url:
+    with run_playground(tmp_path_factory.mktemp("playground"), ORION_TRACE_LINKS="true") as url:
         yield url
 
 
@@ -80,9 +80,12 @@ async def test_a_mention_is_answered_live_and_traced(page: Page) -> None:
     assert await reply.get_attribute("data-ts") == ts
     assert await page.evaluate("window.stayed") is True
     await _shot(page, "2-answer")
+    link = await reply.get_by_role("link", name="trace", exact=True).get_attribute("href")
+    trace_id = str(link).rpartition("/")[2]
 
     await page.get_by_role("link", name="Traces").click()
     await page.locator("#list .entry", has_text="hello").last.click()
+    await expect(page).to_have_url(re.compile(f"/traces/{trace_id}$"))
     steps = page.get_by_role("tree", name="Steps of the run")
     for name in ("place-message", "take-warm", "execute-agent", "slack-update"):
         await expect(steps.get_by_role("treeitem").filter(has_text=name).first).to_be_visible()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from app.playground.slack.types import JsonObject
+from app.playground.slack.types import YOU, JsonObject
 from app.slack.actions import PICK_ACTIONS
 from app.web.hosting import serve
 from tests.e2e.conftest import OpenOrion
@@ -73,6 +73,7 @@ async def test_a_channels_a_words_and_a_chosen_repository(
         known = [str(stage.run_id(ts))]
         answer = await answer_behind(stage, ts, known)
         assert "this is site" in text_of(answer)
+        assert f"acme/site, chosen by <@{YOU}>" in str(answer["blocks"])
         await stage.client.press(message, PICK_ACTIONS[0])
         told = await stage.client.wait_for_reply(ts, lambda reply: bool(reply["ephemeral_to"]))
         assert "goes on already, with repo=acme/site" in told["text"]

@@ -16,7 +16,7 @@ from app.aio import open_task_group
 from app.cli.commands.runs import migrate
 from app.compose.providers import create_local
 from app.playground.slack.types import FakeSlackConfig
-from app.playground.stack import OWN_KEYS_SECRET, create_stack, orion_environment
+from app.playground.stack import OWN_KEYS_SECRET, TRACE_KEYS, create_stack, orion_environment
 from app.settings.group import SettingsError
 from app.settings.settings import Settings, host_environment, load_settings, make_private
 from app.store.engine import StateDirectoryBusyError, UnreadableStoreError, own_state_directory
@@ -34,7 +34,8 @@ def run_playground(*, port: int, state_dir: Path | None) -> int:
     """Runs until a signal; 0 after an orderly end, 1 when something could not start."""
     directory = (state_dir or DEFAULT_STATE_DIR).expanduser().resolve()
     try:
-        settings = load_settings(toml=None)  # its Orion runs in a directory of its own
+        # Its Orion runs in a directory of its own, and has traces.
+        settings = load_settings(toml=None, given=TRACE_KEYS)
         _make_state_dir(directory)
         with own_state_directory(directory / "playground"):
             # Its runs are nobody's records: no need to ask.

@@ -364,6 +364,21 @@ def test_a_trace_is_linked_where_the_operator_wants_it(run: Run) -> None:
         assert said not in str(render_result(run, ended))
 
 
+@pytest.mark.parametrize(
+    ("repo", "said"),
+    [("acme/api", "acme/api, chosen by <@U1>"), (NO_REPO, "no repository, chosen by <@U1>")],
+)
+def test_what_goes_on_in_a_repository_says_who_chose_it(run: Run, repo: str, said: str) -> None:
+    """While it is worked on, and below the answer: the question's buttons stay as they are."""
+    request = run.request.model_copy(update={"picked_repo": repo, "user": "U1"})
+    run = replace(run, request=request)
+    thinking = render_thinking(run, QueuePosition(), capacity=1)
+    assert blocks_of(thinking, "context")[0]["elements"][0]["text"] == said
+    done = Outcome(state=RunState.SUCCEEDED, answer="yes")
+    (part,) = render_result(run, done)
+    assert blocks_of(part, "context")[0]["elements"][0]["text"].startswith(f"{said} · ")
+
+
 def test_of_several_repositories_each_has_a_button(run: Run) -> None:
     """As many as there may be, within Slack's limits; no thumbs below a question; without blocks the names are in the text."""
     candidates = (*(f"https://git.acme.org/{'deep/' * 20}r{n}" for n in range(9)), NO_REPO)

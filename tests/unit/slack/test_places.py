@@ -100,12 +100,16 @@ async def test_others_are_counted_and_not_named(world: World) -> None:
     again = make_request(ts="1800000000.000300", text="not yours").model_copy(
         update={"retry_of": theirs.id}
     )
-    for run in (mine, theirs, make_run(again)):
+    picked = make_request(ts="1800000000.000400", text="not yours").model_copy(
+        update={"retry_of": theirs.id, "picked_repo": "acme/api"}
+    )
+    for run in (mine, theirs, make_run(again), make_run(picked)):
         await world.store.add(run)
     said = await world.command("status")
     label = "my &lt;secret&gt; \u2223 question"
     assert f"• <https://acme.slack.com/archives/C1/p1800000000000100|{label}> waits" in said
     assert "|Retry> waits" in said
+    assert "|Chosen repository: acme/api> waits" in said
     assert "Of others: 1." in said
     assert "not yours" not in said
     assert "not yours" not in await world.command("runs")

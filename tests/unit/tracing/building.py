@@ -19,11 +19,12 @@ ANSWERED = Outcome(state=RunState.SUCCEEDED, answer="42", duration_s=8.25, steps
 
 @dataclass
 class Wire:
-    """The receiver's address, what it understood, and the plain bodies it got."""
+    """The receiver's address, what it understood, the plain bodies it got, and the paths of all it has answered."""
 
     url: str
     store: TraceStore
     bodies: list[bytes] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
 
     def flat(self, trace_id: str) -> dict[str, dict[str, Any]]:
         """Observations by name."""

@@ -24,7 +24,7 @@ CREATED_AT = datetime.now(UTC) - timedelta(minutes=5)
 _message_seconds = itertools.count(1_795_000_000)
 
 
-def recording(app: ASGIApp, bodies: list[bytes]) -> ASGIApp:
+def recording(app: ASGIApp, *, bodies: list[bytes], asked: list[str]) -> ASGIApp:
     async def recorded(scope: Scope, receive: Receive, send: Send) -> None:
         body = bytearray()
 
@@ -34,6 +34,7 @@ def recording(app: ASGIApp, bodies: list[bytes]) -> ASGIApp:
             return message
 
         await app(scope, tee, send)
+        asked.append(scope.get("path", ""))
         if body:
             bodies.append(gzip.decompress(body) if body[:2] == b"\x1f\x8b" else bytes(body))
 
@@ -42,10 +43,10 @@ def recording(app: ASGIApp, bodies: list[bytes]) -> ASGIApp:
 
 @pytest.fixture
 async def wire() -> AsyncIterator[Wire]:
-    store, bodies = TraceStore(), list[bytes]()
+    store, bodies, asked = TraceStore(), list[bytes](), list[str]()
     app = create_trace_app(public_key=PUBLIC_KEY, secret_key=SECRET_KEY, store=store)
-    async with serve(recording(app, bodies)) as url:
-        yield Wire(url=url, store=store, bodies=bodies)
+    async with serve(recording(app, bodies=bodies, asked=asked)) as url:
+        yield Wire(url=url, store=store, bodies=bodies, asked=asked)
 
 
 @pytest.fixture

@@ -209,6 +209,17 @@ async def test_a_traces_page_is_below_its_project(
         assert tracer.link(trace_id) == f"{wire.url}/project/playground/traces/{trace_id}"
 
 
+async def test_who_links_to_traces_asks_for_the_project_at_once(
+    wire: Wire, make_run: MakeRun, open_tracer: OpenTracer
+) -> None:
+    """Not with the first answer, which would have no link then; as functions, none would."""
+    trace_id = trace_id_for(make_run().id)
+    async with open_tracer(wire.url, has_links=True) as tracer:
+        await until(lambda: "/api/public/projects" in wire.asked)
+        await until(lambda: tracer.link(trace_id) != "")
+    assert wire.asked.count("/api/public/projects") == 1
+
+
 async def test_a_tracer_that_is_closed_leaves_no_thread(
     wire: Wire, open_tracer: OpenTracer
 ) -> None:

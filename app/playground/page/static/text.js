@@ -52,10 +52,12 @@ function date(target, label) {
   return el("time", { datetime: at.toISOString() }, known.includes("{") ? label : known);
 }
 
+const TOKEN = /<(!date\^\d{1,12}\^[^<>]+|[@#!][^<>\s]+|(?:https?:|mailto:)[^<>]+)>/g;
+
 export function tokens(text, people, unescape = unescapeSlack) {
   const nodes = [];
   let end = 0;
-  for (const match of text.matchAll(/<(!date\^\d{1,12}\^[^<>]+|[@#!][^<>\s]+|(?:https?:|mailto:)[^<>]+)>/g)) {
+  for (const match of text.matchAll(TOKEN)) {
     nodes.push(unescape(text.slice(end, match.index)), token(match[1], people));
     end = match.index + match[0].length;
   }
@@ -69,29 +71,36 @@ const STYLES = [
   [/(^|[\s(["'])~(\S(?:[^~\n]*\S)?)~(?=$|[\s).,;:!?\]"'])/, "s"],
 ];
 
-function styled(text, people) {
+// `leaf` draws what has no style.
+function styled(text, leaf) {
   for (const [pattern, tag] of STYLES) {
     const match = pattern.exec(text);
     if (match) {
       const start = match.index + match[1].length;
       return [
-        ...styled(text.slice(0, start), people),
-        el(tag, {}, ...styled(match[2], people)),
-        ...styled(text.slice(match.index + match[0].length), people),
+        ...styled(text.slice(0, start), leaf),
+        el(tag, {}, ...styled(match[2], leaf)),
+        ...styled(text.slice(match.index + match[0].length), leaf),
       ];
     }
   }
-  return tokens(text, people);
+  return leaf(text);
 }
 
+// Links and mentions are whole before anything else: a style may stand around one, and its label's signs are none.
 function inline(text, people) {
+  const held = [];
+  const hold = (whole) => `\uE000${held.push(whole) - 1}\uE000`;
+  const restore = (part) => part.replace(/\uE000(\d+)\uE000/g, (_, number) => held[number]);
+  const leaf = (part) => tokens(restore(part), people);
+  const plain = text.replaceAll("\uE000", "").replace(TOKEN, hold);
   const nodes = [];
   let end = 0;
-  for (const match of text.matchAll(/`([^`\n]+)`/g)) {
-    nodes.push(...styled(text.slice(end, match.index), people), el("code", {}, unescapeSlack(match[1])));
+  for (const match of plain.matchAll(/`([^`\n]+)`/g)) {
+    nodes.push(...styled(plain.slice(end, match.index), leaf), el("code", {}, unescapeSlack(restore(match[1]))));
     end = match.index + match[0].length;
   }
-  nodes.push(...styled(text.slice(end), people));
+  nodes.push(...styled(plain.slice(end), leaf));
   return nodes;
 }
 
