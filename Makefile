@@ -80,7 +80,7 @@ replays: setup
 	@$(BIN)/python -m tests.replays > docs/replays.md
 
 network: setup
-	@$(BIN)/python -m tests.egress.bypasses > docs/network.md
+	@$(BIN)/python -m tests.egress.paper > docs/network.md
 
 agents: setup
 	@$(BIN)/python -m tests.agent_table > docs/agents-proven.md

@@ -15,3 +15,10 @@ def free_port() -> int:
             probe.bind(("127.0.0.1", port))
             return port
     raise AssertionError("100 ports were taken")
+
+
+def own_address() -> str:
+    """This machine's, by which sandboxes with any network, and containers, reach it. No packet is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("192.0.2.1", 9))
+        return str(probe.getsockname()[0])

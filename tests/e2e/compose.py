@@ -3,7 +3,6 @@
 import asyncio
 import re
 import shutil
-import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -47,13 +46,6 @@ def postgres_image() -> str:
 
 def nginx_image() -> str:
     return ensure_image(("bash", "nginx"), wanted=())
-
-
-def own_address() -> str:
-    """This machine's, as containers reach it. No packet is sent."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect(("192.0.2.1", 9))
-        return str(probe.getsockname()[0])
 
 
 def written(heading: str) -> list[list[str]]:

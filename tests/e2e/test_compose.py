@@ -15,13 +15,13 @@ from app.playground.slack.types import TEAM_ID, JsonObject
 from app.playground.stack import orion_environment
 from app.runs.testing import run_id_for
 from tests.docker_image import ensure_image
-from tests.e2e.compose import Composed, open_compose, own_address, written
+from tests.e2e.compose import Composed, open_compose, written
 from tests.e2e.container import BASE, build_image
 from tests.e2e.docker_world import docker, lend_environment, objects_of, prepared_image
 from tests.e2e.harness import World, has_stop_button, open_world, run_of, text_of
 from tests.forking import REPOSITORY
 from tests.plain_http import NO_TLS
-from tests.ports import free_port
+from tests.ports import free_port, own_address
 
 pytestmark = [
     pytest.mark.e2e,

@@ -3,9 +3,7 @@
 The list is `ENTRIES`. Each case is one connection; what the origin gets of it is judged, not what the client is told.
 """
 
-import html
 import ssl
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -346,45 +344,3 @@ def _others() -> Iterator[Bypass]:
 
 
 BYPASSES = (*_names(), *_ports(), *_addresses(), *_look_ups(), *_tls(), *_plain(), *_others())
-
-
-_HEAD = """\
-# What a sandbox tries at its proxy, and what becomes of it
-
-Rendered by `make network` from the attempts in `tests/egress/bypasses.py`; a test keeps them equal. The list is {entries}. Each
-attempt is one connection to the proxy of a run, which all local and Docker sandboxes have and nothing else; it is judged by the bytes that
-reach an origin (`tests/unit/egress/test_bypasses.py`). That there is no way around the proxy, from inside of both kinds of sandboxes:
-`tests/contract/sandbox_runtime/test_egress.py`, and `tests/e2e/test_canary.py` with a network that is open to one host.
-
-Vercel and Deno have the list as their own policy, by names alone, without a proxy of Orion's: what these attempts are about does not
-exist there. What is reached and what is not: `tests/contract/sandbox_runtime/test_cloud_hosts.py`, against emulators.
-
-| | attempts | get through | must, and do |
-|---|---|---|---|
-"""
-
-
-def render() -> str:
-    """The document."""
-    kinds = dict.fromkeys(one.kind for one in BYPASSES)
-    parts = [_HEAD.format(entries=", ".join(f"`{entry}`" for entry in ENTRIES))]
-    for kind in (*kinds, "together"):
-        cases = [one for one in BYPASSES if kind in (one.kind, "together")]
-        controls = sum(one.passes for one in cases)
-        parts.append(f"| {kind} | {len(cases) - controls} | 0 | {controls} |\n")
-    for kind in kinds:
-        parts.append(f"\n## {kind}\n\n")
-        parts += [
-            f"- {'passes: ' if one.passes else ''}{_shown(one.what)}\n"
-            for one in BYPASSES
-            if one.kind == kind
-        ]
-    return "".join(parts)
-
-
-def _shown(text: str) -> str:
-    return f"<code>{html.escape(text)}</code>" if any(mark in text for mark in ".:[%") else text
-
-
-if __name__ == "__main__":
-    sys.stdout.write(render())

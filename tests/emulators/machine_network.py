@@ -81,7 +81,7 @@ def inside_addresses(internet: Sequence[Address]) -> dict[str, str]:
     """Host name -> where it is found inside."""
     names = dict.fromkeys(address.host for address in internet)
     return {
-        name: name if name.startswith("127.") else f"127.1.0.{number}"
+        name: name if name.replace(".", "").isdigit() else f"127.1.0.{number}"
         for number, name in enumerate(names, start=1)
     }
 

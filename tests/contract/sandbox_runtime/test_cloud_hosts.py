@@ -4,9 +4,11 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -23,9 +25,21 @@ from sandbox_runtime.providers.deno.provider import DenoProvider
 from sandbox_runtime.providers.vercel.provider import VercelProvider
 from tests.contract.sandbox_runtime.deno_emulator import open_organisation, settings_for
 from tests.contract.sandbox_runtime.vercel_service import VercelService
-from tests.egress.bypasses import client_hello
+from tests.egress.around import AROUND, attempts_of
+from tests.egress.at_clouds import (
+    KINDS,
+    LISTS,
+    ORIGINS,
+    REACHED,
+    Cloud,
+    Reached,
+    dial_of,
+    is_listed,
+)
+from tests.egress.bypasses import BYPASSES, client_hello
 from tests.emulators.machine_network import Address
 from tests.emulators.vercel.server import run_vercel
+from tests.ports import own_address
 
 pytestmark = [pytest.mark.bubblewrap, pytest.mark.machines, pytest.mark.timeout(240)]
 
@@ -67,6 +81,20 @@ async def name_in(hello: bytes) -> str:
     return (await read_hello(reader, hello))[0]
 
 
+DIAL = """
+import json, socket, sys
+for host, port, pieces in json.load(sys.stdin):
+    try:
+        with socket.create_connection((host, port), 2) as client:
+            client.settimeout(0.5)
+            for piece in pieces:
+                client.sendall(bytes.fromhex(piece))
+            client.recv(1)
+    except (OSError, ValueError, OverflowError):
+        pass
+"""
+
+
 @pytest.mark.parametrize("name", ["vercel", "deno"])
 async def test_hosts_of_the_list_are_reached_and_no_others(name: str, tmp_path: Path) -> None:
     """Where TLS names another host than the one that is dialled, Vercel goes by that name; of Deno it is not known."""
@@ -94,6 +122,75 @@ async def test_hosts_of_the_list_are_reached_and_no_others(name: str, tmp_path: 
             done = await sandbox.exec(["python3", "-c", SEND, sent], timeout_s=60)
     assert done.exit_code == 0, done.text
     assert [await name_in(hello) for hello in arrived] == reached
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", get_args(Cloud))
+async def test_no_attempt_of_the_table_reaches_another_host(name: Cloud, tmp_path: Path) -> None:
+    """Tried from inside without a proxy, by kinds; those that reach a host of the list are as many as the document says.
+
+    At Vercel one reaches another host where its TLS names a listed one: the document says how many do.
+    """
+    arrived: list[tuple[str, int, bytes]] = []
+    reached: dict[str, Reached] = {}
+
+    async def hear(
+        origin: tuple[str, int], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        if sent := await reader.read(65536):
+            arrived.append((*origin, sent))
+            writer.write(b".")
+        writer.close()
+
+    async with AsyncExitStack() as stack:
+        internet = []
+        for host, port in ORIGINS:
+            server = await asyncio.start_server(partial(hear, (host, port)), "127.0.0.1", 0)
+            await stack.enter_async_context(server)
+            target = server.sockets[0].getsockname()[1]
+            internet.append(Address(host=host, port=port, target=target))
+        provider = await stack.enter_async_context(open_cloud(name, internet, tmp_path))
+        network = BrokeredNetwork(endpoint=f"http://127.0.0.1:{BROKER_PORT}", hosts=LISTS[name])
+        spec = SandboxSpec(network=network)
+        sandbox = await stack.enter_async_context(open_sandbox(provider, spec))
+        for kind in KINDS:
+            dials = [dial_of(one) for one in BYPASSES if one.kind == kind]
+            said = [(to.host, to.port, [one.hex() for one in to.pieces]) for to in dials]
+            argv = ["python3", "-c", DIAL]
+            done = await sandbox.exec(argv, timeout_s=120, stdin=json.dumps(said).encode())
+            assert done.exit_code == 0, done.text
+            others = [sent for host, port, sent in arrived if not is_listed(name, host, port)]
+            reached[kind] = Reached(listed=len(arrived) - len(others), others=len(others))
+            named = [await name_in(hello) for hello in others]
+            assert all(is_listed(name, host, 443) for host in named), named
+            arrived.clear()
+    assert reached == REACHED[name]
+
+
+@pytest.mark.parametrize("name", get_args(Cloud))
+async def test_no_way_leads_around_the_list(name: Cloud, tmp_path: Path) -> None:
+    """Nothing that a program sends to this machine arrives there, and no name is looked up."""
+    arrived: list[bytes] = []
+
+    async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        arrived.append(await reader.read(65536))
+        writer.close()
+
+    abstract, host = f"orion-{tmp_path.name}", own_address()
+    network = BrokeredNetwork(endpoint=f"http://127.0.0.1:{BROKER_PORT}", hosts=LISTS[name])
+    async with (
+        await asyncio.start_server(hear, host, 0) as server,
+        await asyncio.start_unix_server(hear, f"\0{abstract}"),
+        open_cloud(name, [], tmp_path) as provider,
+        open_sandbox(provider, SandboxSpec(network=network)) as sandbox,
+    ):
+        port = server.sockets[0].getsockname()[1]
+        argv = ["python3", "-c", AROUND, host, str(port), "/run/other", abstract]
+        done = await sandbox.exec(argv, timeout_s=60)
+    lines = done.text.splitlines()
+    assert (done.exit_code, len(lines)) == (0, attempts_of(AROUND)), done.text
+    assert [line for line in lines if not line.endswith(" fails")] == []
+    assert arrived == []
 
 
 async def test_vercel_knows_no_ports(tmp_path: Path) -> None:

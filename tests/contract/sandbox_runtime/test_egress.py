@@ -4,7 +4,6 @@ import asyncio
 import inspect
 import io
 import shlex
-import socket
 import ssl
 import zipfile
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -32,8 +31,10 @@ from sandbox_runtime.providers.docker import DockerSettings
 from sandbox_runtime.providers.docker.provider import DockerProvider
 from sandbox_runtime.providers.local.provider import LocalProvider
 from tests.docker_image import WANTED, ensure_image
+from tests.egress.around import PAST_PROXY, attempts_of
 from tests.git_server import TOKEN, GitServer, git
 from tests.long import long_but
+from tests.ports import own_address
 
 pytestmark = [pytest.mark.bubblewrap, pytest.mark.timeout(300)]
 
@@ -201,54 +202,6 @@ async def test_whoever_is_refused_is_told_at_once(place: Place) -> None:
     assert (refused.host, refused.refusals) == (f"{ELSEWHERE}:443", 1)
 
 
-PAST = """
-import ctypes, os, socket, sys, urllib.request
-host, port, door, abstract = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
-def attempt(name, act):
-    try:
-        act()
-    except (OSError, ValueError):
-        print(name, "fails")
-    else:
-        print(name, "PASSES")
-def connect(family, address):
-    with socket.socket(family) as client:
-        client.settimeout(3)
-        client.connect(address)
-        client.sendall(b"x")
-def send(address):
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
-        client.sendto(b"x", address)
-def ask_proxy(target):
-    with socket.create_connection(("127.0.0.1", int(os.environ["ORION_EGRESS_PORT"])), 3) as client:
-        client.sendall(f"CONNECT {target} HTTP/1.1\\r\\nHost: {target}\\r\\n\\r\\n".encode())
-        if b" 200 " not in client.recv(4096):
-            raise OSError("refused")
-def open_url(variables, handlers):
-    os.environ.update(variables)
-    urllib.request.build_opener(*handlers).open(f"http://{host}:{port}/", timeout=3)
-def make_ring():
-    if ctypes.CDLL(None, use_errno=True).syscall(425, 8, ctypes.create_string_buffer(120)) < 0:
-        raise OSError("refused")
-attempt("IPv4", lambda: connect(socket.AF_INET, (host, port)))
-attempt("IPv6", lambda: connect(socket.AF_INET6, ("2001:db8::1", port)))
-attempt("DNS by UDP", lambda: send((host, 53)))
-attempt("QUIC", lambda: send((host, port)))
-attempt("raw", lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, 1))
-attempt("packets", lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW))
-attempt("a look-up", lambda: socket.getaddrinfo("example.com", 443))
-attempt("no proxy", lambda: open_url({}, [urllib.request.ProxyHandler({})]))
-attempt("NO_PROXY", lambda: open_url({"NO_PROXY": "*", "no_proxy": "*"}, []))
-attempt("another door", lambda: connect(socket.AF_UNIX, door))
-attempt("an abstract socket", lambda: connect(socket.AF_UNIX, chr(0) + abstract))
-attempt("the engine", lambda: connect(socket.AF_UNIX, "/var/run/docker.sock"))
-attempt("AF_VSOCK", lambda: socket.socket(40, socket.SOCK_STREAM))
-attempt("io_uring", make_ring)
-attempt("the proxy to an address", lambda: ask_proxy(f"{host}:{port}"))
-attempt("the proxy to this machine", lambda: ask_proxy(f"localhost:{port}"))
-"""
-
-
 async def test_no_way_leads_past_the_proxy(place: Place, directory: Path) -> None:
     """Everything that a program can try without it fails, and nothing of it arrives at the host."""
     arrived: list[str] = []
@@ -266,19 +219,12 @@ async def test_no_way_leads_past_the_proxy(place: Place, directory: Path) -> Non
         await asyncio.start_unix_server(hear, f"\0{abstract}"),
     ):
         port = server.sockets[0].getsockname()[1]
-        argv = shlex.join(["python3", "-c", PAST, host, str(port), str(other), abstract])
+        argv = shlex.join(["python3", "-c", PAST_PROXY, host, str(port), str(other), abstract])
         code, printed = await place.run(argv, timeout_s=60)
     lines = printed.splitlines()
-    assert (code, len(lines)) == (0, PAST.count("\nattempt(")), printed
+    assert (code, len(lines)) == (0, attempts_of(PAST_PROXY)), printed
     assert [line for line in lines if not line.endswith(" fails")] == []
     assert arrived == []
-
-
-def own_address() -> str:
-    """This machine's own, by which a sandbox with any network would reach it."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect(("192.0.2.1", 9))
-        return str(probe.getsockname()[0])
 
 
 async def test_git_goes_to_the_broker_for_its_own_repository_alone(place: Place) -> None:

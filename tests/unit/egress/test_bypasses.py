@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.egress.bypasses import BYPASSES, Bypass, render
+from tests.egress.bypasses import BYPASSES, Bypass
+from tests.egress.paper import render
 from tests.egress.rig import ANSWER, open_rig
 
 
