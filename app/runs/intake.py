@@ -35,7 +35,11 @@ UNMUTED = "Not muted any more: in this thread I answer replies without a mention
 PICK_WITHIN = timedelta(hours=1)
 """After the person was asked."""
 PICKED = "repository"
-"""In place of a click's ts, in the id of a run with a chosen repository: there is one."""
+"""In place of a click's ts, in the id of the run that follows a message's first question for a repository: there is one."""
+MAX_FOLLOWERS = 50
+"""Of a message that is edited again and again."""
+RECENT_RUNS = 50
+"""Of a person, among which open questions are found."""
 SHOWN_LOG_CHARS = 800
 FENCE = "```"
 LOOKALIKE_FENCE = "\u02cb" * 3
@@ -87,6 +91,41 @@ class Revision:
         return request.model_copy(update=changes)
 
 
+class OpenQuestions:
+    """Questions for a repository. The run that asked is over; one run follows it, by a click, an edit or a stop, whichever comes first."""
+
+    def __init__(self, ports: RunPorts) -> None:
+        self._ports = ports
+
+    async def newest(self, run: Run) -> Run:
+        """Returns the run that stands for a message now: the last of those that follow its first."""
+        for _ in range(MAX_FOLLOWERS):
+            follower = (
+                await self._ports.store.get(follower_id(run)) if run.result.candidates else None
+            )
+            if follower is None:
+                break
+            run = follower
+        return run
+
+    async def among(self, runs: Sequence[Run]) -> Sequence[Run]:
+        """Returns those that have asked and wait for a click still."""
+        waiting = [run for run in runs if self.is_in_time(run)]
+        return [run for run in waiting if await self._ports.store.get(follower_id(run)) is None]
+
+    def is_in_time(self, run: Run) -> bool:
+        """Whether it has asked, not too long ago for a click."""
+        asked_at = run.ended_at or run.request.asked_at
+        return bool(run.result.candidates) and self._ports.clock.now() - asked_at <= PICK_WITHIN
+
+
+def follower_id(asking: Run) -> RunId:
+    """Returns the id of the one run that follows a question for a repository."""
+    request = asking.request
+    where = {"team": request.team, "channel": request.channel, "message_ts": request.message_ts}
+    return run_id_for(**where, click=PICKED if asking.id == run_id_for(**where) else asking.id)
+
+
 class Intake:
     """Called by every surface; each call is one durable write."""
 
@@ -106,6 +145,7 @@ class Intake:
         self._ports = ports
         self._dispatcher = dispatcher
         self._stops = Stops(ports, dispatcher=dispatcher, signals=signals, policy=policy)
+        self._questions = OpenQuestions(ports)
         self._policy = policy
         self._log = get_logger(__name__)
 
@@ -121,18 +161,21 @@ class Intake:
         if request.is_candidate and not await self._may_follow(request):
             self._log.debug("event.ignored", reason="not_addressed", event_id=request.event_id)
             return False
-        run = Run(
-            id=request.run_id,
-            request=request,
-            created_at=request.received_at + timedelta(seconds=self._skew_s()),
-            trace_id=self._ports.tracer.trace_id(request.run_id),
-        )
+        run = self._run_of(request)
         is_new = await self._dispatcher.submit(run)  # what is logged is that it is placed
         if not is_new and (request.content or request.addressing is Addressing.EVENT):
             # Of a mention there are two events, either of which may lack what the other one has.
             async with asyncio.timeout(WRITE_TIMEOUT_S):
                 await self._ports.store.amend(run.id, request.completing)
         return is_new
+
+    def _run_of(self, request: RunRequest) -> Run:
+        return Run(
+            id=request.run_id,
+            request=request,
+            created_at=request.received_at + timedelta(seconds=self._skew_s()),
+            trace_id=self._ports.tracer.trace_id(request.run_id),
+        )
 
     async def _may_follow(self, request: RunRequest) -> bool:
         if why_no_follow_up(request, self._policy):
@@ -209,9 +252,7 @@ class Intake:
             self._log.info("event.ignored", reason="nothing_to_pick", run_id=pick.run_id)
             return
         request, repo = asking.request, asking.result.candidates[pick.number]
-        run_id = run_id_for(
-            team=request.team, channel=request.channel, message_ts=request.message_ts, click=PICKED
-        )
+        run_id = follower_id(asking)
         if slack_time(pick.click_ts) - (asking.ended_at or request.asked_at) > PICK_WITHIN:
             await self._tell_pick(pick, run_id, request)
             return
@@ -257,19 +298,24 @@ class Intake:
             going = await self._ports.store.get(run_id)
         picked = going.request.picked_repo if going is not None else ""
         told = f"This question goes on already, with repo={picked}."
-        if not picked:
+        if going is None:
             told = "This question has waited for too long. Please ask it again."
+        elif not picked:
+            told = "This question was edited or taken back. What became of it is in its thread."
         if picked != repo or not picked:
             await self._ports.replies.show_ephemeral(request.thread, user=pick.user, text=told)
 
     async def revise(self, revision: Revision) -> bool:
-        """Follows an edit or a deletion of a message whose run has not begun; later ones change nothing.
+        """Follows an edit or a deletion of a message whose run has not begun, or has asked for its repository; later ones change nothing.
 
         Raises:
             TimeoutError: the database is sick.
         """
         async with asyncio.timeout(WRITE_TIMEOUT_S):
             run = await self._ports.store.get(revision.run_id)
+            run = run and await self._questions.newest(run)
+            if run is not None and self._questions.is_in_time(run):
+                return await self._revise_question(run, revision)
             if run is None or run.state not in WAITING_STATES:
                 return False
             if revision.text is None:
@@ -278,6 +324,37 @@ class Intake:
         if is_amended:
             self._log.info("run.amended", run_id=run.id, thread=run.thread.key)
         return is_amended
+
+    async def _revise_question(self, asking: Run, revision: Revision) -> bool:
+        if revision.text is None:
+            return await self._withdraw(asking, user=revision.user, at=self._ports.clock.now())
+        if revision.text == asking.request.text:
+            return False
+        return await self.accept(self._following(asking, revision.apply(asking.request)))
+
+    async def _withdraw(self, asking: Run, *, user: str, at: datetime) -> bool:
+        """Has a question for a repository followed by a run that was stopped: no click begins another."""
+        run = self._run_of(self._following(asking, asking.request))
+        return await self._stops.stop_unborn(run, user=user, at=at)
+
+    def _following(self, asking: Run, request: RunRequest) -> RunRequest:
+        changes = {
+            "run_id": follower_id(asking),
+            "retry_of": asking.id,
+            "received_at": self._ports.clock.now(),
+        }
+        return request.model_copy(update=changes)
+
+    async def _questions_of(
+        self, team: str, channel: str, user: str, *, before: datetime
+    ) -> Sequence[Run]:
+        recent = await self._ports.store.recent_of(team, user, limit=RECENT_RUNS)
+        asked = [
+            run
+            for run in recent
+            if run.request.channel == channel and run.request.asked_at < before
+        ]
+        return await self._questions.among(asked)
 
     def may_stop(self, user: str) -> bool:
         """Whether a stop of this person's counts."""
@@ -307,7 +384,7 @@ class Intake:
             return await self._stops.make_way(run.request.made_urgent(), user=user)
 
     async def stop_thread(self, thread: Thread, *, user: str, ts: str) -> bool:
-        """Stops the run that is going in a thread (the oldest unfinished one); those behind it go on.
+        """Stops the run that is going in a thread (the oldest unfinished one); those behind it go on. Where none is, what waits for its repository.
 
         `ts`: of the message that says so. What was asked after it goes on, and the same message stops only once: Slack
         tells of a mention by two events some 250 ms apart, and may tell of each again. So does another one within two seconds.
@@ -328,7 +405,10 @@ class Intake:
                 if is_same or run.stop_requested_by is not None:
                     return False
                 return await self.stop_run(run.id, user=user, at=at)
-        return False
+            if any(_was_stopped_just_before(run, at) for run in runs):
+                return False
+            asked = await self._questions.among([run for run in runs if run.request.asked_at < at])
+            return any([await self._withdraw(run, user=user, at=at) for run in asked])
 
     async def stop_channel(self, team: str, channel: str, *, user: str, ts: str) -> bool:
         """Stops all that goes on or waits in a direct message, if it was asked before the message `ts`.
@@ -345,6 +425,8 @@ class Intake:
                 and may_be_meant(run, at)
             ]
             stopped = [await self.stop_run(run_id, user=user, at=at) for run_id in meant]
+            asked = await self._questions_of(team, channel, user, before=at)
+            stopped += [await self._withdraw(run, user=user, at=at) for run in asked]
         return any(stopped)
 
     async def stop_own(self, team: str, channel: str, *, user: str) -> Sequence[Run]:
@@ -360,10 +442,15 @@ class Intake:
                 if (run.request.team, run.request.channel) == (team, channel)
                 and run.request.user == user
             ]
-            return [run for run in asked if await self.stop_run(run.id, user=user)]
+            stopped = [run for run in asked if await self.stop_run(run.id, user=user)]
+            now = self._ports.clock.now()
+            questions = await self._questions_of(team, channel, user, before=now)
+            return stopped + [
+                run for run in questions if await self._withdraw(run, user=user, at=now)
+            ]
 
     async def stop_shown(self, team: str, channel: str, *, user: str, reply_ts: str) -> bool:
-        """Stops the run whose thinking message that is. False: there is none, or `stop_run` says so.
+        """Stops the run whose thinking message that is, or one of the person's own that asked there for its repository. False: there is none, or `stop_run` says so.
 
         Raises:
             TimeoutError: the database is sick.
@@ -373,6 +460,10 @@ class Intake:
                 place = (run.request.team, run.request.channel, run.reply_ts)
                 if place == (team, channel, reply_ts):
                     return await self.stop_run(run.id, user=user)
+            now = self._ports.clock.now()
+            for run in await self._questions_of(team, channel, user, before=now):
+                if run.reply_ts == reply_ts:
+                    return await self._withdraw(run, user=user, at=now)
         return False
 
     async def press(self, press: Press) -> None:

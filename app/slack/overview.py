@@ -100,7 +100,7 @@ class Overviews:
         return "\n".join(map(self._line, runs)) or "Nothing yet."
 
     def _line(self, run: Run) -> str:
-        state = _STATES[run.state]
+        state = "asks which repository is meant" if run.result.candidates else _STATES[run.state]
         if run.stop_requested_by is not None and not run.state.is_final:
             state = "is being stopped"
         code = f" `{run.result.error_code}`" if run.result.error_code else ""
@@ -113,7 +113,7 @@ class Overviews:
         ts, thread_ts = run.reply_ts or request.thread_ts, request.thread_ts
         address = identity.link(request.channel, ts, thread_ts=thread_ts) if identity else ""
         label = short(self.ports.mask(request.text))
-        if request.retry_of is not None:
+        if request.click_ts:
             repo = request.picked_repo
             label = f"Chosen repository: {short(repo)}" if repo else "Retry"
         return f"<{address}|{label}>" if address else label

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from app.aio import open_task_group
 from app.errors import ErrorCode
 from app.runs.testing import (
     Pick,
     RepositoryRule,
     RetryIntent,
+    Revision,
     Run,
     RunId,
     RunRequest,
@@ -164,3 +166,95 @@ async def test_where_it_is_clear_nobody_is_asked(core: Core, agent: PlanAdapter)
     elsewhere = asked(OPEN, channel="C2")
     await ask(core, elsewhere)
     assert len(agent.turns) == 3
+
+
+def taken_back(request: RunRequest) -> Revision:
+    return Revision(run_id=request.run_id, user="U1", text=None)
+
+
+def now_ts() -> str:
+    return f"{SystemClock().now().timestamp():.6f}"
+
+
+@pytest.mark.parametrize(
+    "way", ["deleted", "in its thread", "in a message", "/orion stop", "cross"]
+)
+async def test_a_question_that_waits_can_be_taken_back(
+    core: Core, agent: PlanAdapter, way: str
+) -> None:
+    """Its thread says that it is stopped, once; a click then begins nothing and is told why."""
+    asking = await ask(core, request := asked())
+    place, by = (request.team, request.channel), {"user": "U1"}
+    for _ in range(2):
+        match way:
+            case "deleted":
+                await core.intake.revise(taken_back(request))
+            case "in its thread":
+                await core.intake.stop_thread(request.thread, **by, ts=now_ts())
+            case "in a message":
+                await core.intake.stop_channel(*place, **by, ts=now_ts())
+            case "/orion stop":
+                await core.intake.stop_own(*place, **by)
+            case _:
+                await core.intake.stop_shown(*place, **by, reply_ts=asking.reply_ts or "")
+    stopped = await ended(core, picked_id(request))
+    assert (stopped.state, stopped.result.stopped_by) == (RunState.STOPPED, "U1")
+    await core.intake.pick(click(2, asking))
+    ((_, user, told),) = core.replies.ephemerals
+    assert (user, "taken back" in told) == ("U1", True)
+    assert agent.turns == []
+    assert len(await core.store.of_thread(request.thread)) == 2
+
+
+async def test_a_stop_means_what_goes_on_before_what_waits(core: Core) -> None:
+    """A later message of the thread is stopped; the question is still to be chosen."""
+    asking = await ask(core, request := asked())
+    later = asked(json.dumps([{"sleep": 60}]), thread_ts=request.thread_ts)
+    await core.intake.accept(later)
+    assert await core.intake.stop_thread(request.thread, user="U1", ts=now_ts())
+    assert (await ended(core, later.run_id)).state is RunState.STOPPED
+    await core.intake.pick(click(2, asking))
+    assert (await ended(core, picked_id(request))).state is RunState.SUCCEEDED
+
+
+async def test_an_edited_question_is_answered_as_edited(core: Core, agent: PlanAdapter) -> None:
+    """Asked again while it is open still, by buttons of its own; then by what it says. The first buttons begin nothing."""
+    asking = await ask(core, request := asked())
+    edit = Revision(run_id=request.run_id, user="U1", text=f"{OPEN} and late")
+    for _ in range(2):  # Slack may tell of it twice
+        await core.intake.revise(edit)
+    again = await ended(core, picked_id(request))
+    assert again.result.candidates == asking.result.candidates
+    await core.intake.pick(click(2, asking))
+    ((_, _, told),) = core.replies.ephemerals
+    assert "edited" in told
+    await core.intake.revise(replace(edit, text=f"repo=none {OPEN}"))
+    (*_, last) = await core.store.of_thread(request.thread)
+    answered = await ended(core, last.id)
+    assert (answered.request.options.repo, answered.state) == ("none", RunState.SUCCEEDED)
+    await core.intake.pick(click(1, again))
+    assert len(agent.turns) == 1
+    assert len(await core.store.of_thread(request.thread)) == 3
+
+
+async def test_of_two_at_once_one_counts(core: Core, agent: PlanAdapter) -> None:
+    """A click and a stop: it goes on and is stopped, or never begins; one run follows either way."""
+    asking = await ask(core, request := asked())
+    async with open_task_group() as group:
+        group.create_task(core.intake.pick(click(2, asking)))
+        group.create_task(core.intake.stop_thread(request.thread, user="U1", ts=now_ts()))
+    run = await ended(core, picked_id(request))
+    assert run.state in (RunState.STOPPED, RunState.SUCCEEDED)
+    assert len(agent.turns) <= 1
+    assert len(await core.store.of_thread(request.thread)) == 2
+
+
+async def test_what_was_chosen_follows_no_later_edit(core: Core, agent: PlanAdapter) -> None:
+    """Nor a deletion: it is answered."""
+    asking = await ask(core, request := asked())
+    await core.intake.pick(click(2, asking))
+    await ended(core, picked_id(request))
+    edit = Revision(run_id=request.run_id, user="U1", text="other words")
+    assert not await core.intake.revise(edit)
+    assert not await core.intake.revise(taken_back(request))
+    assert len(agent.turns) == 1

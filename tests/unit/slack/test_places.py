@@ -98,10 +98,14 @@ async def test_others_are_counted_and_not_named(world: World) -> None:
     mine = make_run(make_request(ts="1800000000.000100", text="my <secret> | question"))
     theirs = make_run(make_request(ts="1800000000.000200", user="U2", text="not yours"))
     again = make_request(ts="1800000000.000300", text="not yours").model_copy(
-        update={"retry_of": theirs.id}
+        update={"retry_of": theirs.id, "click_ts": "1800000001.000000"}
     )
     picked = make_request(ts="1800000000.000400", text="not yours").model_copy(
-        update={"retry_of": theirs.id, "picked_repo": "acme/api"}
+        update={
+            "retry_of": theirs.id,
+            "click_ts": "1800000001.000000",
+            "picked_repo": "acme/api",
+        }
     )
     for run in (mine, theirs, make_run(again), make_run(picked)):
         await world.store.add(run)
