@@ -27,9 +27,9 @@ from app.runs.options import (
     SettingsCommand,
     unknown_word,
 )
-from app.runs.policy import NOTHING_TO_REMEMBER, RunPolicy, may_change_channel
+from app.runs.policy import RunPolicy, may_change_channel
 from app.runs.ports import DefaultStore, RunPorts
-from app.runs.request import EVERYTHING, MemoryCommand, MemoryVerb, RunRequest
+from app.runs.request import EVERYTHING, NOTHING_BEHIND, MemoryCommand, MemoryVerb, RunRequest
 from app.runs.selection import (
     Catalog,
     Choice,
@@ -372,7 +372,7 @@ async def _remember(
 ) -> Outcome:
     text = _one_line(ports.mask(await _with_names(said, ports)))
     if not text:
-        return _refused(NOTHING_TO_REMEMBER)
+        return _refused(NOTHING_BEHIND[MemoryVerb.REMEMBER])
     known = next((it for it in memory.notes if it.text.casefold() == text.casefold()), None)
     if known is not None and known.run_id != request.run_id:
         return _said(f"I remember that already, as number {known.number}.")
@@ -444,6 +444,8 @@ def _numbers_of(
     words: str, request: RunRequest, memory: ChannelMemory
 ) -> tuple[tuple[int, ...], str]:
     """Returns which notes are meant by words, and else what to say."""
+    if not words:  # which are in all of them
+        return (), NOTHING_BEHIND[MemoryVerb.FORGET]
     if words == EVERYTHING:
         own = tuple(it.number for it in memory.notes if it.user == request.user)
         return own, "you have said nothing that I remember here"

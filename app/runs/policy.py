@@ -25,7 +25,6 @@ from app.runs.selection import (
 )
 from app.runs.session import Mount
 
-NOTHING_TO_REMEMBER = "write behind remember what I shall know here"
 MAX_PLACE_ATTEMPTS = 3
 """After crashes: a message at which the process dies must not end every later one, too."""
 MAX_ATTEMPTS = 3
@@ -490,9 +489,8 @@ def find_invalid(request: RunRequest, policy: RunPolicy) -> str:
         return unknown_word("sandbox", options.sandbox, policy.sandboxes)
     if unknown := find_problem(options, policy.agents):
         return unknown
-    command = request.memory_command
-    if command is not None and command.verb is MemoryVerb.REMEMBER and not command.text:
-        return NOTHING_TO_REMEMBER
+    if missing := request.missing:
+        return missing
     if request.is_empty and not options.pr:
         said = " ".join(f"{name}={value}" for name, value in options.said.items())
         keep = f"; to be answered so from now on, write settings {said}" if said else ""

@@ -3,6 +3,7 @@
 import hashlib
 import operator
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -22,6 +23,8 @@ URGENT: Final = "!"
 """Before a message that shall not wait for what goes on in its thread."""
 _INVISIBLE = re.compile(f"[{INVISIBLE}]")
 """Characters a person does not see."""
+_BARE_WORD = re.compile(r"\W*(stop|mute|unmute)\W*", re.IGNORECASE)
+NOTHING_TO_MUTE: Final = "at the top of a channel I answer only messages that mention me, so there is nothing to mute; write `mute` or `unmute` as a reply in a thread"
 
 
 class MemoryVerb(StrEnum):
@@ -36,13 +39,18 @@ class MemoryCommand:
 
     verb: MemoryVerb
     text: str = ""
-    """One line: what to remember, or words of what to forget; empty = nothing is said to remember."""
+    """One line: what to remember, or words of what to forget; empty, without `numbers` = nothing is said."""
     numbers: tuple[int, ...] = ()
     """Of the notes to forget, as they are shown."""
 
 
 EVERYTHING: Final = "everything"
 """Behind `forget`: all that the person has said there."""
+NOTHING_BEHIND: Final[Mapping[MemoryVerb, str]] = {
+    MemoryVerb.REMEMBER: "write behind remember what I shall know here",
+    MemoryVerb.FORGET: "write behind forget the number of what I shall not know here any more, words of it, or everything; `what do you know here?` shows the numbers",
+}
+"""What to say where nothing is."""
 
 _POLITELY = r"\s*(?:(?:hey|hi|hello|ok|okay|please)[,:!.]?\s+)*"
 _REMEMBER = re.compile(
@@ -50,8 +58,10 @@ _REMEMBER = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _FORGET = re.compile(
-    rf"{_POLITELY}forget(?P<mark>\s*:\s*|\s+that\s+|\s+)(?P<text>[^\n]{{1,400}})\s*", re.IGNORECASE
+    rf"{_POLITELY}forget(?P<mark>\s*+:\s*+|\s++that\s++|\s++|$)(?P<text>(?:\S[^\n]{{0,399}})?)\s*+",
+    re.IGNORECASE,
 )
+"""No run of spaces is looked at twice: it may be 40,000 long."""
 _NUMBERS = re.compile(
     r"(?:(?:notes?|numbers?)\s+)?#?\d{1,9}(?:(?:\s*,\s*|\s+)(?:and\s+)?#?\d{1,9}){0,99}[.!]*",
     re.IGNORECASE,
@@ -97,7 +107,7 @@ def _forget(text: str, *, mark: str) -> MemoryCommand | None:
         return None
     words = _bare(text)
     if not words:
-        return None
+        return None if text else MemoryCommand(verb=MemoryVerb.FORGET)
     is_all = words.lower() in (EVERYTHING, "all", "all of it")
     return MemoryCommand(verb=MemoryVerb.FORGET, text=EVERYTHING if is_all else words)
 
@@ -279,6 +289,15 @@ class RunRequest(BaseModel):
         return self.options.command is not None or self.memory_command is not None
 
     @property
+    def missing(self) -> str:
+        """Returns what a word lacks that Orion answers itself, something behind it or a thread, for the person who asked; empty = nothing."""
+        command = self.memory_command
+        if command is not None and not (command.text or command.numbers):
+            return NOTHING_BEHIND.get(command.verb, "")
+        is_at_top = self.is_root and self.surface is Surface.CHANNEL
+        return NOTHING_TO_MUTE if is_at_top and bare_word(self.text) in ("mute", "unmute") else ""
+
+    @property
     def act(self) -> tuple[Act, str]:
         """Returns what it wants to do, and with what, as a person wrote that."""
         if (remembering := self.memory_command) is not None:
@@ -318,6 +337,12 @@ class RunRequest(BaseModel):
     def asked_at(self) -> datetime:
         """Returns when, by Slack's clock and to the microsecond, the message was sent, or Retry was clicked."""
         return slack_time(self.click_ts or self.message_ts)
+
+
+def bare_word(text: str) -> str:
+    """Returns `stop`, `mute` or `unmute` where a readable text is nothing else, in any case, with or without punctuation; else nothing."""
+    found = _BARE_WORD.fullmatch(_INVISIBLE.sub("", text))
+    return found[1].lower() if found else ""
 
 
 @lru_cache(maxsize=256)

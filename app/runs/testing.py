@@ -206,6 +206,7 @@ from app.runs.request import (
     RunRequest,
     Surface,
     Thread,
+    bare_word,
     parse_memory_command,
     run_id_for,
 )

@@ -358,9 +358,8 @@ def _closing(run: Run, ended: Outcome) -> tuple[tuple[Block, ...], str]:
         case _:
             code = ended.error_code or ErrorCode.AGENT_EXECUTION_FAILED
             text = failure_text(code, escape(ended.told))
-            is_refused = (
-                code is ErrorCode.REQUEST_INVALID and run.request.options.command is not None
-            )
+            # Before an attempt Orion refuses it by itself, and would again.
+            is_refused = code is ErrorCode.REQUEST_INVALID and not run.attempt
             is_same_again = code in _SAME_AGAIN or is_refused
             buttons = [] if is_same_again else [_button(RETRY_ACTION, "Retry", run)]
             if run.attempt:

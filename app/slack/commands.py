@@ -113,6 +113,8 @@ class SlashCommand:
             return await self._words[word](request)
         if word in LINKING:
             return await self._change_link(word, request, rest)
+        if (word, rest) == ("provider", ""):
+            return self._name_providers()
         changing = ("settings", *SANDBOX_WORDS, "provider")
         if word in changing and request.options.command is not None:
             return await self._settings(request)
@@ -164,6 +166,11 @@ class SlashCommand:
             return await self._links.unlink(request.owner, name)
         return await self._links.begin(request.owner, name, channel=request.channel)
 
+    def _name_providers(self) -> str:
+        known = ", ".join(f"`{name}`" for name in self._overviews.policy.sandboxes)
+        there = f"there are: {known}" if known else "here are none to choose from"
+        return f"A provider is not named; write `{COMMAND} provider NAME`; {there}."
+
     async def _settings(self, request: RunRequest) -> str:
         if channel_change(request) is not None:
             return "A channel hears who changes its defaults: please write it as a message, `@Orion settings channel …`."
@@ -185,7 +192,7 @@ def _as_settings(text: str) -> str:
     word = word.lower()
     if word == "settings":
         return text
-    if word == "provider":
+    if word == "provider" and rest:
         return f"settings sandbox={rest}"
     if word in SANDBOX_WORDS:
         return f"settings sandbox={word} {rest}".strip()

@@ -12,12 +12,13 @@ from app.runs.request import (
     MessageContent,
     RunRequest,
     Surface,
+    bare_word,
     slack_microseconds,
 )
 from app.slack.api import BotIdentity, SlackApi, SlackFault, SlackRefusal, within
 from app.slack.content import content_of, is_repeated
 from app.slack.fields import object_of, text_of
-from app.slack.markdown import bare_word, readable
+from app.slack.markdown import readable
 from app.slack.messages import next_cursor, own_part
 
 READ_TIMEOUT_S: Final = 10.0

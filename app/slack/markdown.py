@@ -7,13 +7,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from app.markdown import MAX_CLOSING_CHARS, Element, Kind, closed, scan
-from app.runs.options import INVISIBLE
 
 _TOKEN: Final = re.compile(r"<([@#!]?)([^<>|\n]*)(?:\|([^<>\n]*))?>")
-_INVISIBLE: Final = re.compile(f"[{INVISIBLE}]")
 _ANY_MENTION: Final = re.compile(r"<(?:@[UW]|!subteam\^|!here|!channel|!everyone)[^<>\n]*>")
 """Source: Slack, "Formatting text for app surfaces", tokens in angle brackets, read 2026-11."""
-_BARE_WORD: Final = re.compile(r"\W*(stop|mute|unmute)\W*", re.IGNORECASE)
 
 
 def readable(text: str, *, bot_user_id: str) -> str:
@@ -37,12 +34,6 @@ def unescape(text: str) -> str:
 def escape(text: str) -> str:
     """Writes Slack's three escapes, for mrkdwn and text."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-
-def bare_word(text: str) -> str:
-    """Returns `stop`, `mute` or `unmute` where a readable text is nothing else, in any case, with or without punctuation; else nothing."""
-    found = _BARE_WORD.fullmatch(_INVISIBLE.sub("", text))
-    return found[1].lower() if found else ""
 
 
 def mentions(text: str, *, user_id: str) -> bool:

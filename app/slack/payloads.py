@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from app.runs.intake import Revision
-from app.runs.request import Addressing, RunRequest, Surface, Thread, run_id_for
+from app.runs.request import Addressing, RunRequest, Surface, Thread, bare_word, run_id_for
 from app.slack.content import content_of
 from app.slack.fields import object_of, text_of
-from app.slack.markdown import bare_word, mentions, mentions_anybody, readable
+from app.slack.markdown import mentions, mentions_anybody, readable
 from app.slack.signature import TS, is_id
 
 _ACCEPTED_SUBTYPES: Final = frozenset({"", "file_share", "thread_broadcast", "me_message"})
@@ -125,7 +125,7 @@ def from_event(
 def _command(
     word: str, event: Mapping[str, Any], thread: Thread, addressing: Addressing
 ) -> StopThread | StopDirectMessages | MuteThread | None:
-    """Returns what the bare word asks for; None where it is a question like any other: at the top of a channel.
+    """Returns what the bare word asks for; None where it is a request like any other: at the top of a channel.
 
     In a direct message all is for Orion, so that there is nothing to mute.
     """

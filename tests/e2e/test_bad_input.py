@@ -12,7 +12,7 @@ import pytest
 from app.errors import ErrorCode
 from app.playground.slack.types import YOU, JsonObject
 from sandbox_runtime.task_group import open_task_group
-from tests.e2e.harness import Stage, text_of
+from tests.e2e.harness import Stage, has_retry_button, text_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(180)]
 
@@ -177,6 +177,27 @@ async def test_nothing_but_a_mention_is_no_question(shared: Stage) -> None:
     assert (await shared.ended(ts)).result.detail == (
         "your message has no question in it; to be answered so from now on, write settings agent=anthropic"
     )
+
+
+async def test_what_a_word_for_orion_lacks_is_told_to_who_wrote_it(shared: Stage) -> None:
+    """`mute` at the top of a channel, `forget` alone: to the asker alone, without an agent. What is refused later has no Retry either."""
+    for text, told in (("@Orion mute", "as a reply in a thread"), ("@Orion forget", "the number")):
+        ts = await shared.client.say(text)
+        record = await shared.ended(ts)
+        assert (record.result.error_code, record.attempt) == (ErrorCode.REQUEST_INVALID, 0)
+        assert await shared.client.replies(ts) == []
+        shown = [m for m in await shared.client.messages() if m["is_bot"] and m["ts"] > ts]
+        assert [message["ephemeral_to"] for message in shown] == [YOU]
+        assert told in shown[0]["text"]
+    long = f"@Orion remember {'x' * 2000}"
+    for text, told in (
+        ("@Orion forget 99", "by the number 99"),
+        (long, "more than I can remember"),
+        ("@Orion branch=main hello", "needs its repository"),
+    ):
+        message = await shared.answer(await shared.client.say(text))
+        assert told in text_of(message)
+        assert not has_retry_button(message)
 
 
 async def test_texts_of_all_kinds_reach_the_model_as_they_were_meant(shared: Stage) -> None:

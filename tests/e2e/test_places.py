@@ -139,7 +139,7 @@ async def test_settings_are_the_same_by_either_door(places: Stage) -> None:
     assert "sandbox: `local` (you)" in await places.ask("@Orion settings", user=COLLEAGUE)
     assert "forgotten" in await _said(places, "/orion settings reset", user=COLLEAGUE)
     assert "no sandbox 'vercel' here" in await _said(places, "/orion provider vercel")
-    assert "not named" in await _said(places, "/orion provider")
+    assert "provider NAME`; there are: `local`" in await _said(places, "/orion provider")
     said = await _said(places, "/orion settings channel agent=anthropic")
     assert "A channel hears who changes its defaults" in said
     assert "I do not understand" in await _said(places, "/orion settings please, whatever")

@@ -209,6 +209,10 @@ async def test_what_is_known_is_not_kept_twice_and_nothing_is_asked_for(talk: Ta
     assert "already, as number 1" in await talk.ask("remember we use UV")
     for nothing in ("remember this", "remember \u200b\u202e", "remember: ..."):
         assert "write behind remember" in (await talk.refused(nothing)).detail
+    assert "write behind forget" in (await talk.refused("forget")).detail
+    bare = await answer_memory_command(make_run(talk.message("forget")), talk.core.ports, POLICY)
+    assert bare is not None
+    assert bare.state is RunState.FAILED  # though its words, none, stand in the only note
     assert "hunter2" not in (await talk.refused("forget hunter2")).detail
     assert "2: @name of U07 owns uv" in await talk.ask("remember that @U07 owns uv")
     assert "number 2" in await talk.ask("forget that @U07 owns uv")

@@ -39,10 +39,11 @@ def test_what_is_to_be_remembered(text: str, kept: str) -> None:
         ("forget: it", "it", ()),
         ("Forget everything!", "everything", ()),
         ("forget all", "everything", ()),
+        *((nothing, "", ()) for nothing in ("forget", "Please forget", "forget:", "forget  ")),
     ],
 )
 def test_what_is_to_be_forgotten(text: str, words: str, numbers: tuple[int, ...]) -> None:
-    """By the numbers that are shown, or by words."""
+    """By the numbers that are shown, or by words; nothing behind it is told."""
     command = MemoryCommand(verb=MemoryVerb.FORGET, text=words, numbers=numbers)
     assert parse_memory_command(text) == command
 
@@ -72,7 +73,7 @@ def test_asking_what_is_known(text: str) -> None:
         "remember 4711\nand write it into a file",
         *("forget it", "forget that", "forget it, do the other one", "forget about the tests"),
         *("forget ...", 'forget ""', "forget: ."),
-        *("forget what I said", "forget", "forget this\nand go on", "what do you know?"),
+        *("forget what I said", "forget.", "forget this\nand go on", "what do you know?"),
         *("what do you know about PostgreSQL here?", "I forget 3", "", " ", "\u200b"),
         f"forget {'x' * 500}",
     ],
@@ -100,5 +101,7 @@ def test_a_long_message_is_looked_at_quickly() -> None:
         "forget " * 6000,
         "remember " * 4000,
         "forget 1," * 4000,
+        f"forget{' ' * 20_000}\na\nb",
+        f"forget a{' ' * 20_000}\nb",
     ):
         parse_memory_command(text)

@@ -74,6 +74,27 @@ def test_where_there_are_no_sandboxes_none_are_told() -> None:
     assert told == "there is no sandbox 'docker' here; there are none to choose from"
 
 
+@pytest.mark.parametrize(
+    ("request_", "told"),
+    [
+        (make_request(text="remember"), "write behind remember"),
+        (make_request(text="forget"), "write behind forget the number"),
+        (make_request(text="forget 1"), ""),
+        (make_request(text="what do you know here?"), ""),
+        *((make_request(text=text), "as a reply in a thread") for text in ("mute", "Unmute!")),
+        (make_request(text="mute the alarms"), ""),
+        (make_request(text="stop"), ""),
+        (make_request(text="mute", thread_ts="1795302360.000100"), ""),
+        (make_request(text="mute", channel="D1", surface=Surface.DM), ""),
+    ],
+)
+def test_what_a_word_for_orion_lacks_is_told(request_: RunRequest, told: str) -> None:
+    """Before an agent would puzzle over it: something behind it, or at the top of a channel a thread."""
+    said = find_invalid(request_, RunPolicy())
+    assert told in said
+    assert bool(said) is bool(told)
+
+
 def test_one_attempt_at_a_time() -> None:
     """A message that is being answered is not tried again beside that."""
     refusal = find_refusal(make_request(), STRICT, runs_last_hour=1, unfinished=2, is_going=True)

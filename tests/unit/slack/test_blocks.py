@@ -237,13 +237,25 @@ def test_retry_is_offered_where_it_can_help(run: Run, code: ErrorCode, offered: 
 
 
 @pytest.mark.parametrize(
-    ("code", "is_offered"), [(ErrorCode.REQUEST_INVALID, False), (ErrorCode.INTERNAL, True)]
+    ("code", "attempt", "is_offered"),
+    [
+        (ErrorCode.REQUEST_INVALID, 0, False),
+        (ErrorCode.REQUEST_INVALID, 1, True),
+        (ErrorCode.NOT_ALLOWED, 0, True),
+        (ErrorCode.INTERNAL, 0, True),
+    ],
 )
-def test_a_refused_command_is_refused_again(run: Run, code: ErrorCode, is_offered: bool) -> None:
-    """What went wrong on Orion's side may go right."""
-    asked = replace(run, request=run.request.model_copy(update={"text": "settings"}))
+@pytest.mark.parametrize("text", ["settings", "forget 99", "remember so", "branch=main hello"])
+def test_what_orion_refuses_by_itself_it_refuses_again(
+    run: Run, text: str, code: ErrorCode, attempt: int, *, is_offered: bool
+) -> None:
+    """What an agent, a model's server or Orion's side made of it may end otherwise; who was not allowed may be, or somebody else is."""
+    asked = replace(run, request=run.request.model_copy(update={"text": text}), attempt=attempt)
     (part,) = render_result(asked, Outcome(state=RunState.FAILED, error_code=code))
-    assert bool(blocks_of(part, "actions")) is is_offered
+    buttons = [
+        button["action_id"] for row in blocks_of(part, "actions") for button in row["elements"]
+    ]
+    assert ("orion_retry" in buttons) is is_offered
 
 
 def test_a_limit_is_named(run: Run) -> None:

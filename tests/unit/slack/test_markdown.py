@@ -11,8 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from app.runs.delivery import shorten
+from app.runs.testing import bare_word
 from app.slack.markdown import (
-    bare_word,
     escape,
     neutralise,
     plain_fallback,

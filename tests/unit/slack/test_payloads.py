@@ -419,6 +419,6 @@ def test_a_thread_is_muted_by_a_bare_word(
         {"type": "app_mention", "text": "<@UBOT> mute", "thread_ts": None},
     ],
 )
-def test_what_is_a_question_though_it_says_mute(event: dict[str, Any]) -> None:
+def test_what_is_a_request_though_it_says_mute(event: dict[str, Any]) -> None:
     """A sentence, a direct message, the top of a channel."""
     assert isinstance(parsed(**{**REPLY, **event}), RunRequest)
