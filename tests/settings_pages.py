@@ -24,7 +24,8 @@ Written by `make settings` from the fields in `app/settings` and `app/runs/polic
 Orion reads the environment and a file `.env` in the directory that it is started in; the environment wins, and `orion setup` writes
 there. A value that is wrong, and a name that begins with `ORION_` and is none, end the start with a line for each. `.env.example` has
 all of them to copy. Lists are separated by commas or blanks. What depends on a channel, an agent, a repository or a model stands in
-`orion.toml`, see below.
+`orion.toml`, see below. `orion playground` goes by all three as well, but for what it has of its own: Slack, Langfuse, models (unless
+`ANTHROPIC_API_KEY` is set), address, database and state directory.
 """
 _TOML = """\
 

@@ -25,7 +25,12 @@ _OPTIONS = {
 
 
 def read_settings(
-    *, for_serving: bool = False, hears: bool = True, shared: str = "", **given: str | None
+    *,
+    for_serving: bool = False,
+    hears: bool = True,
+    shared: str = "",
+    from_env_file: bool = True,
+    **given: str | None,
 ) -> "Settings":
     """Reads the settings. Bad ones, `orion.toml`'s too, end the process.
 
@@ -33,17 +38,18 @@ def read_settings(
         for_serving: what a process of the service cannot do without must be there.
         hears: that process hears of Slack's events.
         shared: the command that needs a database which several processes can use; empty = none is needed.
+        from_env_file: `.env` is read, too.
         given: on the command line; they win, None = not given.
     """
     from app.compose.models import missing_for_serving
     from app.settings.group import SettingsError
-    from app.settings.settings import load_settings, make_private
+    from app.settings.settings import ENV_FILE, load_settings, make_private
 
     problems = []
     settings = None
     said = {k: v for k, v in given.items() if v is not None}
     try:
-        settings = load_settings(given=said)
+        settings = load_settings(env_file=ENV_FILE if from_env_file else None, given=said)
     except SettingsError as exc:
         problems += [_by_options(line, said) for line in str(exc).split("\n")]
     if settings is None or problems:

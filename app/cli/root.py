@@ -49,13 +49,17 @@ def serve(
         bool,
         typer.Option("--no-work", help="Hear of messages; workers answer them (PostgreSQL)."),
     ] = False,
+    no_env_file: Annotated[
+        bool,
+        typer.Option("--no-env-file", hidden=True, help="The playground has read `.env`."),
+    ] = False,
 ) -> None:
     """Run the service."""
     from app.cli.commands.serve import serve as run
     from app.compose.adapters import Role
 
     shared = "orion serve --no-work" if no_work else ""
-    settings = read_settings(for_serving=True, shared=shared)
+    settings = read_settings(for_serving=True, shared=shared, from_env_file=not no_env_file)
     exit_with(run(settings, role=Role.FRONT if no_work else Role.WHOLE))
 
 

@@ -39,6 +39,7 @@ from app.settings.service import (
 )
 from sandbox_runtime.registry import provider_spec
 
+ENV_FILE = Path(".env")
 KEYRING_SERVICE = "orion"
 
 
@@ -220,7 +221,7 @@ def names_of(info: FieldInfo) -> tuple[str, ...]:
 
 def load_settings(
     *,
-    env_file: Path | None = Path(".env"),
+    env_file: Path | None = ENV_FILE,
     given: Mapping[str, Any] | None = None,
     toml: Path | None = ORION_TOML,
 ) -> Settings:
@@ -229,10 +230,7 @@ def load_settings(
     Raises:
         SettingsError: naming every bad setting and its value (secrets' values are not shown).
     """
-    try:
-        environment = _environment(env_file)
-    except (UnicodeDecodeError, OSError) as exc:
-        raise SettingsError(f"{env_file} cannot be read: {exc}") from exc
+    environment = read_environment(env_file)
     known = {name for _, _, names in all_fields() for name in names}
     lines = [
         _unknown(name, known)
@@ -269,9 +267,16 @@ def load_settings(
     return settings
 
 
-def _environment(env_file: Path | None) -> Mapping[str, str]:
-    """Returns what the file says, and the environment, which wins."""
-    said = dotenv_values(env_file) if env_file is not None else {}
+def read_environment(env_file: Path | None = ENV_FILE) -> Mapping[str, str]:
+    """Returns what the file says, and the environment, which wins.
+
+    Raises:
+        SettingsError: the file is there and cannot be read.
+    """
+    try:
+        said = dotenv_values(env_file) if env_file is not None else {}
+    except (UnicodeDecodeError, OSError) as exc:
+        raise SettingsError(f"{env_file} cannot be read: {exc}") from exc
     return {name: value for name, value in said.items() if value is not None} | dict(os.environ)
 
 

@@ -27,7 +27,7 @@ def run_playground(directory: Path, **settings: str) -> Iterator[str]:
     argv = ["playground", "--port", str(port), "--state-dir", str(directory / "state")]
     with (directory / "log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "app.cli", *argv],
+            [sys.executable, "-P", "-m", "app.cli", *argv],
             env=child_environment(settings, directory=directory),
             cwd=directory,
             stdout=log,

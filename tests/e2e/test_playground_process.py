@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from app.playground.slack.types import FakeSlackConfig
+from tests.browser.playground_process import run_playground
 from tests.e2e.orion_process import (
     OrionProcess,
     new_state_dir,
@@ -58,6 +60,29 @@ async def test_killed_it_takes_its_orion_along_which_has_nothing_of_the_operator
             with suppress(ProcessLookupError):
                 if pid:
                     os.kill(pid, signal.SIGKILL)
+
+
+async def test_its_orion_goes_by_the_env_file_and_the_orion_toml_of_where_it_was_started(
+    tmp_path: Path,
+) -> None:
+    """The environment wins over the file; of that one's Slack it has nothing, whose socket it would open."""
+    (tmp_path / ".env").write_text(
+        f"ORION_MODEL=of-the-file\nORION_SANDBOX=docker\nORION_MCP_CONFIG_FILE=mcp.json\n"
+        f"SLACK_APP_TOKEN={FakeSlackConfig().app_token}\nslack_app_token={FakeSlackConfig().app_token}\n"
+    )
+    (tmp_path / "mcp.json").write_text('{"mcpServers": {}}')
+    (tmp_path / "orion.toml").write_text('[channels.C0RANDOM]\nmodel = "of-the-toml"\n')
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "__init__.py").write_text("raise AssertionError('not the app of Orion')")
+    # Starting blocks; nothing else goes on here.
+    with run_playground(tmp_path, ORION_SANDBOX="local") as url:
+        async with open_client(url) as person:
+            in_general = (await person.command("/orion settings"))["text"]
+            in_random = (await person.command("/orion settings", channel="random"))["text"]
+            assert await person.disconnect_sockets("warning") == 0
+    assert "model: `of-the-file` (setting)" in in_general
+    assert "sandbox: `local` (setting)" in in_general
+    assert "model: `of-the-toml` (orion.toml)" in in_random
 
 
 async def until_gone(pid: int) -> None:

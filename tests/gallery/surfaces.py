@@ -236,9 +236,7 @@ async def main() -> None:
     expect.set_options(timeout=ANSWER_MS)
     pictures: dict[Theme, dict[str, bytes]] = {theme: {} for theme in THEMES}
     with tempfile.TemporaryDirectory(prefix="o-") as directory:
-        state_dir = Path(directory, "state")
-        state_dir.mkdir()  # noqa: ASYNC240 - nothing else goes on yet
-        (state_dir / "orion.toml").write_text(RULES)
+        Path(directory, "orion.toml").write_text(RULES)  # noqa: ASYNC240 - nothing else goes on yet
         git = GitServer(root=Path(directory, "git"))
         git.filled("acme/api", {"README": "An API.\n"})
         async with AsyncExitStack() as stack:

@@ -18,7 +18,7 @@ from app.compose.providers import create_local
 from app.playground.slack.types import FakeSlackConfig
 from app.playground.stack import OWN_KEYS_SECRET, TRACE_KEYS, create_stack, orion_environment
 from app.settings.group import SettingsError
-from app.settings.settings import Settings, host_environment, load_settings, make_private
+from app.settings.settings import Settings, load_settings, make_private, read_environment
 from app.store.engine import StateDirectoryBusyError, UnreadableStoreError, own_state_directory
 from app.web.hosting import serve
 from sandbox_runtime.errors import SandboxError
@@ -27,20 +27,20 @@ DEFAULT_STATE_DIR = Path("~/.local/state/orion-playground")
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
 OWN_PREFIXES = ("SLACK_", "LANGFUSE_", "AI_GATEWAY_", "ORION_DATABASE_URL")
-"""Variables of the caller that must not reach the playground's Orion."""
+"""Settings of the caller that must not reach the playground's Orion, in either case."""
 
 
 def run_playground(*, port: int, state_dir: Path | None) -> int:
     """Runs until a signal; 0 after an orderly end, 1 when something could not start."""
     directory = (state_dir or DEFAULT_STATE_DIR).expanduser().resolve()
     try:
-        # Its Orion runs in a directory of its own, and has traces.
-        settings = load_settings(toml=None, given=TRACE_KEYS)
+        settings = load_settings(given=TRACE_KEYS)  # its Orion has traces
+        said = read_environment()
         _make_state_dir(directory)
         with own_state_directory(directory / "playground"):
             # Its runs are nobody's records: no need to ask.
             migrate(settings.at(directory))
-            return asyncio.run(_run(settings, port=port, directory=directory))
+            return asyncio.run(_run(settings, said, port=port, directory=directory))
     except (SettingsError, StateDirectoryBusyError, UnreadableStoreError, OSError) as exc:
         reason = _port_reason(exc, port) if isinstance(exc, OSError) else str(exc)
         reason = reason.replace("ORION_STATE_DIR", "--state-dir")  # which is what sets it here
@@ -97,7 +97,7 @@ def _port_reason(problem: OSError, port: int) -> str:
     return f"port {port} (--port) is in use by another program" if is_taken else str(problem)
 
 
-async def _run(settings: Settings, *, port: int, directory: Path) -> int:
+async def _run(settings: Settings, said: Mapping[str, str], *, port: int, directory: Path) -> int:
     stopping = _until_signal()
     banners = list(await _isolation(settings.at(directory)))
     model = _real_model(settings)
@@ -113,7 +113,7 @@ async def _run(settings: Settings, *, port: int, directory: Path) -> int:
         environment = {
             "ORION_SANDBOX": "local",  # also where an engine answers, unless the caller says otherwise
             "ORION_RUNS_PER_USER_HOUR": "1000",  # who tries it out has no colleagues to leave room for
-            **{k: v for k, v in host_environment().items() if not k.startswith(OWN_PREFIXES)},
+            **{k: v for k, v in said.items() if not k.upper().startswith(OWN_PREFIXES)},
             **orion_environment(stack_url, config),
             "ORION_OWN_KEYS_SECRET": OWN_KEYS_SECRET,
             **model,
@@ -123,7 +123,7 @@ async def _run(settings: Settings, *, port: int, directory: Path) -> int:
         }
         if banners:
             environment["ORION_LOCAL_ISOLATION"] = "bubblewrap" if not banners[0] else "none"
-        async with _orion(environment, directory) as process:
+        async with _orion(environment) as process:
             is_ready = await _wait_until_ready(orion_url, process, stopping)
             if is_ready:
                 _announce(stack_url, banners)
@@ -154,20 +154,22 @@ def _real_model(settings: Settings) -> Mapping[str, str]:
 
 
 @asynccontextmanager
-async def _orion(
-    environment: Mapping[str, str], directory: Path
-) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Runs `orion serve` as a process of its own, in a directory without a `.env`."""
+async def _orion(environment: Mapping[str, str]) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Runs `orion serve` as a process of its own, where this one is: for `orion.toml` and for settings that are paths.
+
+    It reads no `.env` by itself, where the tokens of a real Slack may be.
+    """
     # Killed, the playground takes its Orion along: nobody else would end it. Source: setpriv(1), --pdeathsig.
     setpriv = shutil.which("setpriv")
     process = await asyncio.create_subprocess_exec(
         *((setpriv, "--pdeathsig", "TERM") if setpriv else ()),
         sys.executable,
+        "-P",  # a directory `app` here is not ours
         "-m",
         "app.cli",
         "serve",
+        "--no-env-file",
         env=environment,
-        cwd=directory,
         start_new_session=True,
     )
     try:

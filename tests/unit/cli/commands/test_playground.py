@@ -24,6 +24,15 @@ def test_a_port_in_use_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().err == expected
 
 
+def test_a_broken_orion_toml_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """That of the current directory, in one line."""
+    (tmp_path / "orion.toml").write_text("questions = 7\n")
+    assert run_playground(port=0, state_dir=tmp_path / "state") == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("the playground cannot start: orion.toml: questions: ")
+    assert not (tmp_path / "state").exists()
+
+
 @pytest.mark.parametrize(
     ("name", "told"),
     [
