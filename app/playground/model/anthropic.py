@@ -202,11 +202,11 @@ def _is_reminder(block: dict[str, Any]) -> bool:
 def _text_of(content: str | list[dict[str, Any]]) -> str:
     if isinstance(content, str):
         return content
-    return "".join(_SHOWN[block["type"]](block) for block in content if block["type"] in _SHOWN)
+    return "\n".join(_SHOWN[block["type"]](block) for block in content if block["type"] in _SHOWN)
 
 
 _SHOWN: Mapping[str, Callable[[dict[str, Any]], str]] = {
-    "image": lambda block: f"[{block['source']['media_type']}, {_size_of_image(block):,} bytes]\n",
+    "image": lambda block: f"[{block['source']['media_type']}, {_size_of_image(block):,} bytes]",
     "text": lambda block: str(block["text"]),
 }
 

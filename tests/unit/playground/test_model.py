@@ -11,6 +11,7 @@ import pytest
 from agent_scripts.adapter import TurnMessage
 from agent_scripts.cli_agent import render_prompt
 from app.playground.model.server import ModelPace, create_model_app
+from app.runs.history import MEANWHILE
 
 _HEADERS = {"x-api-key": "k", "anthropic-version": "2026-10-21"}
 _SHELL = {"name": "shell", "input_schema": {"type": "object"}}
@@ -320,6 +321,29 @@ async def test_what_a_client_adds_is_not_what_a_person_wrote(client: httpx.Async
     assert "You wrote: “hello”" in message["content"][0]["text"]
     response = await client.post("/v1/messages", json=_body(messages=messages[1:]))
     assert response.status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("asked", "called"),
+    [("run: echo u1", {"command": "echo u1"}), ("edit: a.md", {"path": "a.md"})],
+)
+async def test_what_is_told_in_mid_run_stands_on_a_line_of_its_own(
+    asked: str, called: dict[str, str], client: httpx.AsyncClient
+) -> None:
+    """Behind what was asked, in a block of its own: no word of it becomes an argument."""
+    texts = (asked, f"{MEANWHILE}\n\nrun: echo u2")
+    content = [{"type": "text", "text": text} for text in texts]
+    messages: list[Any] = [{"role": "user", "content": content}]
+    message = await _ask(client, messages=messages)
+    first = message["content"][-1]
+    assert first["input"] | called == first["input"]
+    result = {"type": "tool_result", "tool_use_id": first["id"], "content": "u1"}
+    messages += [
+        {"role": "assistant", "content": message["content"]},
+        {"role": "user", "content": [result]},
+    ]
+    second = (await _ask(client, messages=messages))["content"][-1]
+    assert second["input"] == {"command": "echo u2"}
 
 
 async def test_history_in_one_text_is_history(client: httpx.AsyncClient) -> None:
