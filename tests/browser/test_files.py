@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from playwright.async_api import FilePayload, expect
+from playwright.async_api import Browser, FilePayload, expect
 
 from app.playground.slack.types import COLLEAGUE, PAGER
 from tests.browser.building import Scene
@@ -33,6 +33,21 @@ async def test_files_go_along_with_a_message(scene: Scene) -> None:
     assert (stored["name"], stored["size"]) == ("data.bin", 102_400)
     answer = await scene.web.api_call("files.info", http_verb="GET", params={"file": stored["id"]})
     assert answer["file"]["size"] == 102_400
+
+
+async def test_a_name_that_is_too_long_is_told(scene: Scene, browser: Browser) -> None:
+    """As all that is too long; nothing is said, and the file lies in the box again."""
+    page = await browser.new_page()  # of its own: a browser complains of each refusal
+    await page.goto(scene.url)
+    await expect(page.locator("body[data-live]")).to_be_attached()
+    composer = page.locator("#composer-main")
+    file: FilePayload = {"name": "n" * 201, "mimeType": "text/plain", "buffer": b"x"}
+    await composer.locator("input[type=file]").set_input_files([file])
+    await composer.get_by_role("button", name="Send").click()
+    await expect(page.get_by_role("alert")).to_have_text("That is too long, or nothing at all.")
+    await expect(composer.locator(".chip")).to_have_count(1)
+    assert await scene.client.messages() == []
+    await page.close()
 
 
 @pytest.mark.long

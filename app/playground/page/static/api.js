@@ -12,6 +12,7 @@ const WORDS = {
   action_not_found: "That button is gone: the message has changed.",
   app_has_no_such_command: "The app's manifest has no such command.",
   already_reacted: "You have reacted so already.",
+  422: "That is too long, or nothing at all.",
 };
 
 export function toast(text) {
@@ -51,7 +52,8 @@ export async function post(path, body) {
   }
   if (response.ok) return response.json();
   const detail = await response.json().then((answer) => answer.detail).catch(() => null);
-  toast(WORDS[detail] || `That did not work (${typeof detail === "string" ? detail : response.status}).`);
+  const reason = typeof detail === "string" ? detail : response.status;
+  toast(WORDS[reason] || `That did not work (${reason}).`);
   return null;
 }
 
