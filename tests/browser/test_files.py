@@ -67,9 +67,10 @@ async def test_a_message_is_forwarded(scene: Scene) -> None:
 
 @pytest.mark.long
 async def test_a_card_of_another_app_is_drawn(scene: Scene) -> None:
-    """Title, text, fields and footer; the app is marked as one."""
+    """Title and where it leads, text, fields and footer; the app is marked as one."""
     card = {
         "title": "Disk full on web-1",
+        "title_link": "https://m.acme.org/i/7",
         "text": "Use is *91 %*",
         "fields": [{"title": "host", "value": "web-1"}],
         "footer": "prometheus",
@@ -79,3 +80,5 @@ async def test_a_card_of_another_app_is_drawn(scene: Scene) -> None:
     await expect(message.locator(".badge")).to_have_text("App")
     for words in ("Disk full on web-1", "Use is 91 %", "host web-1", "prometheus"):
         await expect(message.locator(".attachment")).to_contain_text(words)
+    title = message.get_by_role("link", name="Disk full on web-1")
+    await expect(title).to_have_attribute("href", "https://m.acme.org/i/7")

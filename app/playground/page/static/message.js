@@ -3,7 +3,7 @@
 import { post, press, tellOutcome } from "./api.js";
 import { renderBlocks } from "./blocks.js";
 import { openModal } from "./modal.js";
-import { el, mrkdwn } from "./text.js";
+import { el, link, mrkdwn } from "./text.js";
 
 const HUES = 8;
 // Who is told as the author of a deleted message that has replies.
@@ -66,7 +66,7 @@ function attachment(one, state, pressed) {
   const fields = (one.fields || []).map((field) => el("div", {}, el("strong", {}, field.title), " ", mrkdwn(field.value, state.people)));
   const blocks = one.blocks ? renderBlocks({ blocks: one.blocks, is_bot: true }, state.people, pressed) : null;
   const head = one.author_name ? el("div", { class: "attachment-author" }, one.author_name) : null;
-  const title = one.title ? el("strong", {}, one.title) : null;
+  const title = one.title ? el("strong", {}, one.title_link ? link(one.title_link, one.title) : one.title) : null;
   const files = (one.files || []).map(file);
   const nested = (one.attachments || []).map((other) => attachment(other, state, pressed));
   const foot = one.footer ? el("div", { class: "attachment-footer" }, one.footer) : null;
