@@ -264,18 +264,21 @@ def _files_of(conversation: Conversation) -> Sequence[AttachedFile]:
 class _Allowance:
     """Counts how many files and bytes a run may still be given, or may still share: one is made for each direction."""
 
-    def __init__(self, limits: FileSettings) -> None:
+    def __init__(self, limits: FileSettings, *, verb: str) -> None:
         self._limits = limits
+        self._verb = verb
         self._files = limits.files_per_run
         self._bytes = limits.files_mib_per_run * MIB
 
     def most_bytes(self) -> int:
         """Returns how large the next file may be. Raises: UnreadableFileError: there may be none."""
         if self._files == 0:
-            raise UnreadableFileError(f"I take {self._limits.files_per_run} files at a time")
+            raise UnreadableFileError(
+                f"I {self._verb} {self._limits.files_per_run} files at a time"
+            )
         if self._bytes <= 0:
             most = self._limits.files_mib_per_run
-            raise UnreadableFileError(f"I take {most} MiB of files at a time")
+            raise UnreadableFileError(f"I {self._verb} {most} MiB of files at a time")
         return min(self._limits.file_max_mib * MIB, self._bytes)
 
     def count(self, size: int) -> None:
@@ -296,7 +299,7 @@ class _Inbox:
     ) -> None:
         self._sandbox = sandbox
         self._directory = directory
-        self._allowance = _Allowance(limits)
+        self._allowance = _Allowance(limits, verb="take")
         self.placed = dict(index)
         self.is_changed = False
 
@@ -384,7 +387,8 @@ OUTBOX = "out"
 SHARE_TIMEOUT_S = 120.0
 _SHARED = ".orion/shared.json"
 """In the agent's home: digests of what was shared, by paths."""
-_LIST = r"find . -type f -printf '%P\0' | head -c 65536"
+_LIST = rf"find {OUTBOX} ! -type d \( -type l -o -path '*/*' \) -printf '%y %p\0' | head -c 65536"
+"""From beside it, for an outbox that is a link is none."""
 _LINK = re.compile(
     r"(!?)\[([^\[\]\n]{0,500})\]\((?![a-zA-Z][a-zA-Z0-9+.-]*:|[#/])((?:[^()\s]|\([^()\s]*+\))++)\)"
 )
@@ -407,7 +411,7 @@ async def share_files(
     """
     text = finished.text
     short, long = shorten(text)
-    outbox = _Outbox(attempt, sandbox, directory=f"{work}/{OUTBOX}", limits=limits)
+    outbox = _Outbox(attempt, sandbox, directory=work, limits=limits)
     try:
         async with asyncio.timeout(SHARE_TIMEOUT_S):
             paths = await outbox.paths() if attempt.tracker.steps else ()
@@ -437,7 +441,8 @@ class _Outbox:
         self._attempt = attempt
         self._sandbox = sandbox
         self._directory = directory
-        self._allowance = _Allowance(limits)
+        self._allowance = _Allowance(limits, verb="share")
+        self._kinds: dict[str, bytes] = {}
         self.shared: list[SharedFile] = []
         self.problems: list[str] = []
 
@@ -501,19 +506,22 @@ class _Outbox:
             return ()
         if listed.exit_code != 0:
             return ()
-        names: list[str] = []
         *found, cut = listed.stdout.split(b"\0")
-        for name in found:
+        for entry in found:
+            kind, _, name = entry.partition(b" ")
             try:
-                names.append(name.decode())
+                self._kinds[f"{self._directory}/{name.decode()}"] = kind
             except UnicodeDecodeError:
-                self.problems.append(f"{name.decode(errors='replace')} (its name is no UTF-8)")
+                shown = name.rpartition(b"/")[2].decode(errors="replace")
+                self.problems.append(f"{shown} (its name is no UTF-8)")
         if cut:
             self.problems.append("others (there are too many)")
-        return [f"{self._directory}/{name}" for name in sorted(names)]
+        return sorted(self._kinds)
 
     async def _read(self, path: str) -> bytes:
         """Returns a file that may be shared. Raises: UnreadableFileError: it may not; OSError."""
+        if (kind := self._kinds.get(path, b"f")) != b"f":
+            raise UnreadableFileError("it is a link" if kind == b"l" else "it is no file")
         most = self._allowance.most_bytes()
         try:
             data = await self._sandbox.read_file(path, max_bytes=most)

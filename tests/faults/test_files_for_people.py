@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.runs.delivery import LONG_ANSWER_CHARS, shorten
+from app.runs.delivery import LONG_ANSWER_CHARS, MAX_TOLD, shorten
 from app.runs.files import people_directory, pictures_of
 from app.runs.testing import Run, RunState
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
@@ -31,7 +31,7 @@ async def answered(core: Core, plan: Plan, *, ts: str = ROOT) -> Run:
 async def test_what_is_left_in_the_outbox_is_shared(tmp_path: Path) -> None:
     """Whatever it is and however deep it lies, in one message, before the record is closed; the patch stays a patch."""
     async with core_of(tmp_path) as core:
-        script = "mkdir -p out/deep && printf a > out/a.txt && printf '\\0b' > out/deep/b.bin && ln -s /etc/passwd out/link"
+        script = "mkdir -p out/deep && printf a > out/a.txt && printf '\\0b' > out/deep/b.bin"
         run = await answered(core, leaving(script))
         assert core.shelf.uploaded == [("a.txt", b"a"), ("b.bin", b"\0b")]
         assert core.replies.shared == [(run.id, ("a.txt", "b.bin"), False)]
@@ -41,11 +41,19 @@ async def test_what_is_left_in_the_outbox_is_shared(tmp_path: Path) -> None:
 
 
 async def test_an_answer_without_files_shares_none(tmp_path: Path) -> None:
-    """No outbox, an empty one, and one that leads elsewhere."""
+    """No outbox, an empty one, a file of that name, and one that leads elsewhere."""
     async with core_of(tmp_path) as core:
-        for number, script in enumerate(("true", "mkdir out", "ln -s /etc out")):
+        for number, (script, answer) in enumerate(
+            (
+                ("true", "done"),
+                ("mkdir out", "done"),
+                ("rmdir out; printf 1 > out", "done"),
+                ("rm out; ln -s /etc out", "done\n\nNot shared: out (it is a link)."),
+            )
+        ):
             run = await answered(core, leaving(script), ts=f"179530237{number}.000100")
             assert (run.state, run.result.files) == (RunState.SUCCEEDED, ())
+            assert run.result.answer == answer
         assert (core.shelf.uploaded, core.replies.shared) == ([], [])
 
 
@@ -75,12 +83,15 @@ async def test_a_file_is_shared_again_only_when_it_has_changed(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("limits", "script", "told"),
     [
-        ({"files_per_run": 1}, "printf 1 > out/a; printf 1 > out/b", "b (I take 1 files at a time)"),
+        ({"files_per_run": 1}, "printf 1 > out/a; printf 1 > out/b", "b (I share 1 files at a time)"),
         ({"file_max_mib": 1}, "head -c 1048577 /dev/zero > out/big; printf 1 > out/a", "big (it is larger than 1 MiB)"),
         ({}, "printf 'user hunter2 is in' > out/key; printf 1 > out/a", "key (there is a secret in it)"),
         ({}, "printf 1 > out/hunter2; printf 1 > out/a", "[redacted] (there is a secret in it)"),
         ({}, ": > out/empty; printf 1 > out/a", "empty (it is empty)"),
         ({}, "printf 1 > out/refused; printf 1 > out/a", "refused (there is no shelf for it)"),
+        ({}, "ln -s /etc/passwd out/link; ln -s /etc out/dir; ln -s a out/b; printf 1 > out/a", "b (it is a link), dir (it is a link), link (it is a link)"),
+        ({}, "mkfifo out/pipe; ln -s x out/hunter2; printf 1 > out/a", "[redacted] (it is a link), pipe (it is no file)"),
+        ({"files_per_run": 1}, "printf 1 > out/a; ln -s a out/b", "b (it is a link)"),
         ({}, "printf 1 > out/$(printf 'b\\374'); printf 1 > out/a", "b\ufffd (its name is no UTF-8)"),
     ],
 )  # fmt: skip
@@ -93,6 +104,26 @@ async def test_what_is_not_shared_is_told(
         assert run.state is RunState.SUCCEEDED
         assert run.result.answer == f"done\n\nNot shared: {told}."
         assert core.shelf.uploaded == [("a", b"1")]
+
+
+async def test_links_are_told_up_to_a_number(tmp_path: Path) -> None:
+    """A folder of installed packages has hundreds of them."""
+    async with core_of(tmp_path) as core:
+        run = await answered(
+            core, leaving("mkdir out; for n in $(seq 30); do ln -s x out/$n; done")
+        )
+        assert run.result.answer.count("(it is a link)") == MAX_TOLD
+        assert run.result.answer.endswith(", and 20 more.")
+        assert core.shelf.uploaded == []
+
+
+async def test_a_link_is_not_followed_where_the_answer_shows_it(tmp_path: Path) -> None:
+    """What is in the outbox is shared as it is there, or not at all."""
+    async with core_of(tmp_path) as core:
+        script = "mkdir out && printf 1 > x.png && ln -s ../x.png out/y.png"
+        run = await answered(core, leaving(script, "![y.png](out/y.png)"))
+        assert run.result.answer == "`y.png`\n\nNot shared: y.png (it is a link)."
+        assert core.shelf.uploaded == []
 
 
 async def test_more_files_than_are_looked_at_are_told(tmp_path: Path) -> None:
