@@ -1,11 +1,15 @@
-"""How a run ends: the outcome is recorded first, then the thread is told, then the record is closed; and what of a long answer is told as files."""
+"""How a run ends: the outcome is recorded first, then the thread is told, then the record is closed; and what of an answer is told as files."""
 
 import asyncio
 import csv
 import io
+import posixpath
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from pathlib import PurePosixPath
+from urllib.parse import unquote
 
 from app.aio import retry_store
 from app.errors import ErrorCode
@@ -263,3 +267,33 @@ def _csv(rows: Sequence[str]) -> str:
     out = io.StringIO()
     csv.writer(out).writerows(cells(row) for row in rows)
     return out.getvalue()
+
+
+# -- pictures of answers -----------------------------------------------------------------------------------------------------
+
+_LINK = re.compile(
+    r"(!?)\[([^\[\]\n]{0,500})\]\((?![a-zA-Z][a-zA-Z0-9+.-]*:|[#/])((?:[^()\s]|\([^()\s]*+\))++)\)"
+)
+"""To something beside the answer: no address, no place in a page. None begins inside another, so that it is linear."""
+
+
+def pictures_of(answer: str, *, cwd: str) -> Sequence[str]:
+    """Returns the paths of pictures that an answer shows by a path from `cwd`, and below it."""
+    targets = (unquote(target) for mark, _, target in _LINK.findall(answer) if mark)
+    paths = (posixpath.normpath(f"{cwd}/{target}") for target in targets)
+    return [path for path in paths if path.startswith(f"{cwd}/")]
+
+
+def name_pictures(answer: str) -> str:
+    """Returns an answer that names what it shows by a path, which leads nowhere in a thread."""
+
+    def named(link: re.Match[str]) -> str:
+        mark, label, target = link.groups()
+        name = PurePosixPath(unquote(target)).name
+        return (
+            f"{label} (`{name}`)"
+            if mark and label != name
+            else (f"`{name}`" if mark else link.group(0))
+        )
+
+    return _LINK.sub(named, answer)

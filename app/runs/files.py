@@ -8,7 +8,6 @@ import asyncio
 import hashlib
 import json
 import operator
-import posixpath
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,14 +15,13 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import PurePosixPath
 from typing import Any, Final
-from urllib.parse import unquote
 
 from pydantic import TypeAdapter, ValidationError
 
 from agent_scripts.events import TurnFinished
 from app.log import get_logger
 from app.runs.attempt import Attempt
-from app.runs.delivery import not_shared, shorten
+from app.runs.delivery import name_pictures, not_shared, pictures_of, shorten
 from app.runs.history import Conversation, FileExchange, PlacedFile, UnreadableFileError
 from app.runs.model import Changes, Difference, SharedFile
 from app.runs.policy import FileSettings
@@ -387,12 +385,10 @@ OUTBOX = "out"
 SHARE_TIMEOUT_S = 120.0
 _SHARED = ".orion/shared.json"
 """In the agent's home: digests of what was shared, by paths."""
-_LIST = rf"find {OUTBOX} ! -type d \( -type l -o -path '*/*' \) -printf '%y %p\0' | head -c 65536"
+_REFUSED = ".orion/refused.json"
+"""Beside it: why what was told as not shared was not, by paths."""
+_LIST = rf"find {OUTBOX} ! -type d \( -type l -o -path '*/*' \) -printf '%y %s %T@ %p\0' | head -c 65536"
 """From beside it, for an outbox that is a link is none."""
-_LINK = re.compile(
-    r"(!?)\[([^\[\]\n]{0,500})\]\((?![a-zA-Z][a-zA-Z0-9+.-]*:|[#/])((?:[^()\s]|\([^()\s]*+\))++)\)"
-)
-"""To something beside the answer: no address, no place in a page. None begins inside another, so that it is linear."""
 
 
 async def share_files(
@@ -431,7 +427,7 @@ async def share_files(
     attempt.shared = tuple(outbox.shared)
     if outbox.problems:
         attempt.notes.append(not_shared(outbox.problems))
-    return replace(finished, text=_name_pictures(text))
+    return replace(finished, text=name_pictures(text))
 
 
 class _Outbox:
@@ -442,7 +438,10 @@ class _Outbox:
         self._sandbox = sandbox
         self._directory = directory
         self._allowance = _Allowance(limits, verb="share")
-        self._kinds: dict[str, bytes] = {}
+        self._stamps: dict[str, str] = {}
+        """Kind, size and time of what is in the outbox, by paths."""
+        self._refused: Mapping[str, Any] | None = None
+        self._told: dict[str, Any] = {}
         self.shared: list[SharedFile] = []
         self.problems: list[str] = []
 
@@ -469,6 +468,8 @@ class _Outbox:
         finally:
             if digests != known:
                 await _write_index(self._sandbox, _SHARED, digests)
+            if self._told:
+                await _write_index(self._sandbox, _REFUSED, {**(self._refused or {}), **self._told})
 
     async def _share(
         self, paths: Sequence[str], exchange: FileExchange, digests: dict[str, Any]
@@ -490,11 +491,24 @@ class _Outbox:
             except FileNotFoundError:
                 continue
             except (UnreadableFileError, OSError) as exc:
-                self.problems.append(f"{name} ({exc})")
+                await self._refuse(path, str(exc))
                 continue
             self._allowance.count(len(data))
             digests[path] = [digest, run_id]
             self.shared.append(SharedFile(id=file_id, name=name, size=len(data)))
+
+    async def _refuse(self, path: str, reason: str) -> None:
+        """Notes a problem, unless an earlier run has told it of what has not changed since; one that died before it did tells it again."""
+        if self._refused is None:
+            self._refused = await _read_index(self._sandbox, _REFUSED)
+        noted, stamp = self._refused.get(path), self._stamps.get(path)
+        refusal = [reason, stamp, self._attempt.run.id]
+        if isinstance(noted, list) and noted[:2] == refusal[:2] and noted != refusal:
+            return
+        if stamp is not None:  # a picture from elsewhere is of the answer that shows it
+            self._told[path] = refusal
+        name = PurePosixPath(path).name.encode(errors="surrogateescape").decode(errors="replace")
+        self.problems.append(f"{name} ({reason})")
 
     async def paths(self) -> Sequence[str]:
         """Returns what is in the outbox."""
@@ -508,20 +522,22 @@ class _Outbox:
             return ()
         *found, cut = listed.stdout.split(b"\0")
         for entry in found:
-            kind, _, name = entry.partition(b" ")
-            try:
-                self._kinds[f"{self._directory}/{name.decode()}"] = kind
-            except UnicodeDecodeError:
-                shown = name.rpartition(b"/")[2].decode(errors="replace")
-                self.problems.append(f"{shown} (its name is no UTF-8)")
+            kind, size, time, name = entry.decode(errors="surrogateescape").split(" ", 3)
+            whole_s = time.partition(".")[0]  # Docker keeps no more of it in a workspace that moves
+            self._stamps[f"{self._directory}/{name}"] = f"{kind} {size} {whole_s}"
+        paths = sorted(self._stamps)
         if cut:
-            self.problems.append("others (there are too many)")
-        return sorted(self._kinds)
+            rest = "others"
+            self._stamps[rest] = hashlib.sha256(listed.stdout).hexdigest()
+            await self._refuse(rest, "there are too many")
+        return paths
 
     async def _read(self, path: str) -> bytes:
         """Returns a file that may be shared. Raises: UnreadableFileError: it may not; OSError."""
-        if (kind := self._kinds.get(path, b"f")) != b"f":
-            raise UnreadableFileError("it is a link" if kind == b"l" else "it is no file")
+        if (kind := self._stamps.get(path, "f")[0]) != "f":
+            raise UnreadableFileError("it is a link" if kind == "l" else "it is no file")
+        if path.encode(errors="ignore").decode() != path:
+            raise UnreadableFileError("its name is no UTF-8")
         most = self._allowance.most_bytes()
         try:
             data = await self._sandbox.read_file(path, max_bytes=most)
@@ -535,25 +551,3 @@ class _Outbox:
         if await asyncio.to_thread(has_secret, data) or has_secret(path.encode()):
             raise UnreadableFileError("there is a secret in it")
         return data
-
-
-def pictures_of(answer: str, *, cwd: str) -> Sequence[str]:
-    """Returns the paths of pictures that an answer shows by a path from `cwd`, and below it."""
-    targets = (unquote(target) for mark, _, target in _LINK.findall(answer) if mark)
-    paths = (posixpath.normpath(f"{cwd}/{target}") for target in targets)
-    return [path for path in paths if path.startswith(f"{cwd}/")]
-
-
-def _name_pictures(answer: str) -> str:
-    """Returns an answer that names what it shows by a path, which leads nowhere in a thread."""
-
-    def named(link: re.Match[str]) -> str:
-        mark, label, target = link.groups()
-        name = PurePosixPath(unquote(target)).name
-        return (
-            f"{label} (`{name}`)"
-            if mark and label != name
-            else (f"`{name}`" if mark else link.group(0))
-        )
-
-    return _LINK.sub(named, answer)

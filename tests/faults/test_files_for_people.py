@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from app.runs.delivery import LONG_ANSWER_CHARS, MAX_TOLD, shorten
-from app.runs.files import people_directory, pictures_of
+from app.runs.delivery import LONG_ANSWER_CHARS, MAX_TOLD, pictures_of, shorten
+from app.runs.files import people_directory
 from app.runs.testing import Run, RunState
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.types import SandboxPaths
@@ -104,6 +104,72 @@ async def test_what_is_not_shared_is_told(
         assert run.state is RunState.SUCCEEDED
         assert run.result.answer == f"done\n\nNot shared: {told}."
         assert core.shelf.uploaded == [("a", b"1")]
+
+
+THIRD = "1795302366.000100"
+REFUSED = """mkdir out; cd out; printf 'user hunter2' > key; head -c 1048577 /dev/zero > big; : > empty; ln -s x link
+printf 1 > $(printf 'b\\374'); printf 1 > refused"""
+
+
+@pytest.mark.long
+async def test_what_is_not_shared_is_told_once(tmp_path: Path) -> None:
+    """By the run that left it, whatever the reason; again by one that has changed it, and that alone."""
+    async with core_of(tmp_path, replace(KEPT, file_max_mib=1)) as core:
+        run = await answered(core, leaving(REFUSED))
+        reasons = run.result.answer.removeprefix("done\n\nNot shared: ").split(", ")
+        assert [one.partition(" (")[0] for one in reasons] == ["big", "b\ufffd", "empty", "key", "link", "refused"]  # fmt: skip
+        run = await answered(core, leaving("printf 1 > out/a"), ts=NEXT)
+        assert run.result.answer == "done"
+        run = await answered(core, leaving("printf ' hunter2 more' >> out/key"), ts=THIRD)
+        assert run.result.answer == "done\n\nNot shared: key (there is a secret in it)."
+        assert core.shelf.uploaded == [("a", b"1")]
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+async def test_a_run_that_died_before_it_told_tells_it(tmp_path: Path, is_own: bool) -> None:
+    """Its own note is of an attempt whose answer nobody has seen; another run's has been told."""
+    async with core_of(tmp_path) as core:
+        run_id = request_of([]).run_id if is_own else "run_other"
+        noted = f'{{"%s/out/a": ["it is empty", "%s", "{run_id}"]}}'
+        script = f"""mkdir -p out ~/.orion; : > out/a; at=$(find out/a -printf '%y %s %T@')
+        printf '{noted}' "$PWD" "${{at%.*}}" > ~/.orion/refused.json"""
+        run = await answered(core, leaving(script))
+        assert (run.id == run_id) is is_own
+        assert run.result.answer == ("done\n\nNot shared: a (it is empty)." if is_own else "done")
+
+
+@pytest.mark.long
+async def test_what_was_one_too_many_is_shared_by_the_next_run(tmp_path: Path) -> None:
+    """That it was told as not shared holds nothing back, and what was shared stays so."""
+    async with core_of(tmp_path, replace(KEPT, files_per_run=1)) as core:
+        run = await answered(core, leaving("mkdir out; printf 1 > out/a; printf 1 > out/b"))
+        assert run.result.answer == "done\n\nNot shared: b (I share 1 files at a time)."
+        for ts in (NEXT, THIRD):
+            run = await answered(core, leaving("true"), ts=ts)
+            assert run.result.answer == "done"
+        assert core.shelf.uploaded == [("a", b"1"), ("b", b"1")]
+
+
+@pytest.mark.long
+async def test_more_than_are_looked_at_are_told_once(tmp_path: Path) -> None:
+    """As long as nothing changes in what is looked at."""
+    async with core_of(tmp_path, KEPT) as core:
+        script = "mkdir out; cd out; for n in $(seq 300); do ln -s x $(printf 'z%0250d' $n); done"
+        run = await answered(core, leaving(script))
+        assert "others (there are too many)" in run.result.answer
+        run = await answered(core, leaving("true"), ts=NEXT)
+        assert run.result.answer == "done"
+
+
+@pytest.mark.long
+async def test_a_picture_that_is_not_shared_is_told_with_each_answer_that_shows_it(
+    tmp_path: Path,
+) -> None:
+    """From beside the outbox: nothing is left there, but the answer speaks of it."""
+    async with core_of(tmp_path, KEPT) as core:
+        for ts in (ROOT, NEXT):
+            run = await answered(core, leaving(": > x.png", "![x.png](x.png)"), ts=ts)
+            assert run.result.answer == "`x.png`\n\nNot shared: x.png (it is empty)."
 
 
 async def test_links_are_told_up_to_a_number(tmp_path: Path) -> None:
