@@ -8,11 +8,24 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from fastapi import BackgroundTasks, FastAPI, Request
-from playwright.async_api import Locator, Page
+from playwright.async_api import ConsoleMessage, Locator, Page
 from slack_sdk.web.async_client import AsyncWebClient
 
 from app.playground.slack.fake_slack import FakeSlack
 from tests.fake_slack_client import FakeSlackClient
+
+
+def problems_of(page: Page) -> list[str]:
+    """What the browser complains of from now on, but for what it broke off because a network of the machine has changed, as Docker's do."""
+    problems: list[str] = []
+
+    def hear(line: ConsoleMessage) -> None:
+        if line.type == "error" and "net::ERR_NETWORK_CHANGED" not in line.text:
+            problems.append(line.text)
+
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("console", hear)
+    return problems
 
 
 def plain(text: str) -> dict[str, str]:

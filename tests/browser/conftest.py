@@ -13,7 +13,7 @@ from app.playground.slack.fake_slack import FakeSlack
 from app.playground.slack.types import FakeSlackConfig
 from app.playground.stack import create_slack_app
 from app.web.hosting import serve
-from tests.browser.building import Bot, Scene
+from tests.browser.building import Bot, Scene, problems_of
 from tests.fake_slack_client import open_client
 from tests.gallery.pictures import open_browser
 
@@ -29,7 +29,6 @@ async def scene(browser: Browser) -> AsyncIterator[Scene]:
     config = FakeSlackConfig(
         rate_limits="off", send_bot_events=False, mention_gap_s=0.01, banners=("This is a test.",)
     )
-    problems: list[str] = []
     async with AsyncExitStack() as stack:
         app = create_slack_app(config)
         url = await stack.enter_async_context(serve(app))
@@ -40,10 +39,7 @@ async def scene(browser: Browser) -> AsyncIterator[Scene]:
         fake_slack.events_url = f"{bot_url}/slack/events"
         client = await stack.enter_async_context(open_client(url))
         page = await browser.new_page(viewport={"width": 1280, "height": 800})
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on(
-            "console", lambda line: problems.append(line.text) if line.type == "error" else None
-        )
+        problems = problems_of(page)
         page.set_default_timeout(30_000)
         await page.goto(url)
         await expect(page.locator("body[data-live]")).to_be_attached()

@@ -8,6 +8,7 @@ import pytest
 from playwright.async_api import Browser, Locator, Page, expect
 
 from app.settings.settings import host_environment
+from tests.browser.building import problems_of
 from tests.browser.playground_process import run_playground
 
 pytestmark = [
@@ -34,10 +35,8 @@ def playground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture
 async def page(playground: str, browser: Browser) -> AsyncIterator[Page]:
     """The playground's page, open on #general; ends with the demand that the browser had nothing to complain of."""
-    problems: list[str] = []
     page = await browser.new_page(viewport={"width": 1280, "height": 800})
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    page.on("console", lambda line: problems.append(line.text) if line.type == "error" else None)
+    problems = problems_of(page)
     page.set_default_timeout(ANSWER_MS)
     await page.goto(playground)
     await expect(page.get_by_role("heading", name="#general")).to_be_visible()
