@@ -12,7 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 from typing_extensions import Unpack
 
-from app.aio import open_task_group, together
+from app.aio import open_task_group
 from app.errors import LeaseLostError
 from app.runs.budget import JUDGEMENTS, BudgetKey, SpentCall, charges, day_of, to_micro
 from app.runs.model import (
@@ -222,7 +222,11 @@ async def open_store(location: Path | str) -> AsyncIterator["SqlRunStore"]:
             database = Database(engine=engine, executor=executor, name=name)
             yield SqlRunStore(database, GroupCommit(writer))
         finally:
-            await together(writer.close(), close_engine(engine, executor))
+            # One after the other: the last connection to an SQLite file puts its log into it, unless another is just being closed.
+            try:
+                await writer.close()
+            finally:
+                await close_engine(engine, executor)
 
 
 class SqlRunStore:

@@ -141,6 +141,14 @@ async def test_a_finished_run_never_changes(store: RunStore) -> None:
     assert late.outcome is None
 
 
+async def test_a_closed_file_is_whole(tmp_path: Path) -> None:
+    """Nothing of it stands beside it, in SQLite's log: two connections that are closed at once would now and then leave that there."""
+    for number in range(20):
+        async with open_store(tmp_path / f"{number}" / "orion.db") as store:
+            await store.add(make_run())
+        assert [one.name for one in (tmp_path / f"{number}").iterdir()] == ["orion.db"]
+
+
 async def test_stop_is_recorded_once(store: RunStore) -> None:
     """The first wish counts, and a finished run takes none."""
     run = make_run()
