@@ -239,11 +239,10 @@ class Stops:
         """Hands a run over as one that was stopped before it began. False: it is there already, or `user` may not."""
         if await self._is_forbidden(run, user):
             return False
-        stopped = replace(run, stop_requested_by=user, stop_requested_at=at)
-        is_new = await self._dispatcher.submit(stopped)
-        if is_new and user != run.request.user:
+        if user != run.request.user:
             await self._note(run, user)
-        return is_new
+        stopped = replace(run, stop_requested_by=user, stop_requested_at=at)
+        return await self._dispatcher.submit(stopped)
 
     async def _is_forbidden(self, run: Run, user: str) -> bool:
         """Whether a person may not stop this run; whoever a rule keeps from it is told so alone."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from app.aio import open_task_group
+from app.audit.records import Act, AuditQuery
 from app.errors import ErrorCode
 from app.runs.testing import (
     Pick,
@@ -204,6 +205,19 @@ async def test_a_question_that_waits_can_be_taken_back(
     assert (user, "taken back" in told) == ("U1", True)
     assert agent.turns == []
     assert len(await core.store.of_thread(request.thread)) == 2
+
+
+async def test_another_ones_stop_of_a_question_is_an_entry(core: Core) -> None:
+    """Of the audit log, as any stop of what somebody else has asked; one's own is none."""
+    await ask(core, request := asked())
+    await core.intake.stop_thread(request.thread, user="U2", ts=now_ts())
+    await ended(core, picked_id(request))
+    entries = await core.ports.audit.find(AuditQuery(act=Act.STOP))
+    assert [(one.user, one.target, one.is_allowed) for one in entries] == [("U2", "U1", True)]
+    await ask(core, own := asked())
+    await core.intake.stop_thread(own.thread, user="U1", ts=now_ts())
+    await ended(core, picked_id(own))
+    assert len(await core.ports.audit.find(AuditQuery(act=Act.STOP))) == 1
 
 
 async def test_a_stop_means_what_goes_on_before_what_waits(core: Core) -> None:
