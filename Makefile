@@ -6,7 +6,7 @@ TESTS ?= tests
 # Inherited, it would leave each process to compile all of Orion and of the tests anew: up to a second and five.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup playground test test-all test-slices test-agents crash-test leak-test lint bench scale house picture faults messages network replays agents clouds gallery surfaces settings stops lock record-transcripts clean
+.PHONY: setup playground test test-all test-slices test-agents crash-test leak-test lint bench scale house picture faults messages network installs replays agents clouds gallery surfaces settings stops lock record-transcripts clean
 
 setup: $(VENV)/.ready
 
@@ -34,7 +34,11 @@ test-slices: setup
 	@TEST_SLICE_S=2 TESTS="$(if $(filter tests,$(TESTS)),tests/e2e,$(TESTS))" sh tests/run.sh
 
 # Every agent's command line, really installed and run; from npm and PyPI. In a directory of a short name: sockets lie deep below it.
-test-agents: setup
+test-# With a Docker engine: pip and npm in real sandboxes.
+installs: setup
+	@$(BIN)/python -m tests.egress.installs > docs/installs.md
+
+agents: setup
 	@directory=$$(mktemp -d "$${TMPDIR:-/tmp}/o-XXXX"); \
 	$(BIN)/python -m pytest -n 0 --basetemp "$$directory/t" -m agents tests/agents tests/e2e; \
 	code=$$?; rm -rf "$$directory"; exit $$code
