@@ -34,11 +34,7 @@ test-slices: setup
 	@TEST_SLICE_S=2 TESTS="$(if $(filter tests,$(TESTS)),tests/e2e,$(TESTS))" sh tests/run.sh
 
 # Every agent's command line, really installed and run; from npm and PyPI. In a directory of a short name: sockets lie deep below it.
-test-# With a Docker engine: pip and npm in real sandboxes.
-installs: setup
-	@$(BIN)/python -m tests.egress.installs > docs/installs.md
-
-agents: setup
+test-agents: setup
 	@directory=$$(mktemp -d "$${TMPDIR:-/tmp}/o-XXXX"); \
 	$(BIN)/python -m pytest -n 0 --basetemp "$$directory/t" -m agents tests/agents tests/e2e; \
 	code=$$?; rm -rf "$$directory"; exit $$code
@@ -85,6 +81,10 @@ replays: setup
 
 network: setup
 	@$(BIN)/python -m tests.egress.paper > docs/network.md
+
+# With a Docker engine: what pip and npm print inside of real sandboxes.
+installs: setup
+	@$(BIN)/python -m tests.egress.installs > docs/installs.md
 
 agents: setup
 	@$(BIN)/python -m tests.agent_table > docs/agents-proven.md

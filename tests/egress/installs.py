@@ -14,7 +14,7 @@ from tests.egress.place import Place, hosts_of_packages, open_place
 KINDS: Final = ("local", "docker")
 COMMANDS: Final = (
     "python3 -m venv v && v/bin/pip install --disable-pip-version-check requests",
-    "npm install --no-audit --no-fund is-odd && node -p 'require(\"is-odd\")(3)'",
+    "npm install --no-audit --no-fund --no-update-notifier is-odd && node -p 'require(\"is-odd\")(3)'",
     "curl -sS https://elsewhere.example/",
 )
 _HEAD: Final = """\
