@@ -247,6 +247,10 @@ def seal(config: dict[str, Any], git: Git) -> dict[str, Any]:
     return {}
 
 
+_OF_A_COPY = ("-c", "core.checkStat=minimal", "-c", "core.trustctime=false")
+"""A copy's files have other inodes than the index says; without this, git writes each of them anew."""
+
+
 def _take_prepared(
     config: dict[str, Any], git: Git, *, start: str, own: str, prepared: str
 ) -> dict[str, Any]:
@@ -260,7 +264,7 @@ def _take_prepared(
     git.run(
         *here, "fetch", *options, "--", url, f"+refs/heads/{start}:{tip}", watched=target / ".git"
     )
-    git.run(*here, "checkout", "-q", "-f", "-B", own, tip)
+    git.run(*here, *_OF_A_COPY, "checkout", "-q", "-f", "-B", own, tip)
     git.run(*here, "update-ref", _PUBLISHED if start == own else _BASE, "HEAD")
     git.run(*here, "update-ref", "-d", _PREPARED)
     _name_committer(config, git, target)

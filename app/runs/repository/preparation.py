@@ -242,9 +242,9 @@ class Preparations:
                 saved = await _save(sandbox, name)
         finally:
             ground.broker.close(endpoint_id)
+        await self._keep_copy(saved.id)
         duration_s = round(time.monotonic() - started_s, 3)
         _log.info("repository.prepared", repo=repo, snapshot=saved.id, duration_s=duration_s)
-        await self._keep_copy(saved.id)
         return saved
 
     async def _keep_copy(self, snapshot_id: SnapshotId) -> None:

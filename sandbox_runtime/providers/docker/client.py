@@ -96,7 +96,7 @@ map_errors = ErrorMap(
 _UNIX = "unix://"
 FINISH_TIMEOUT_S = 10.0
 _CONNECT_TIMEOUT_S = 5.0
-_COPY_TIMEOUT_S = 600.0
+COPY_TIMEOUT_S = 600.0
 _SIGKILL = "9"
 
 _GONE = SandboxErrorCode.UNAVAILABLE
@@ -227,23 +227,40 @@ class Engine:
             runtimes=tuple(found.get("Runtimes") or ()),
         )
 
-    async def create(self, config: Mapping[str, Any], *, name: str) -> str:
-        """Creates a container and returns its id; not started yet. A cancelled call leaves none."""
+    async def create(
+        self, config: Mapping[str, Any], *, name: str, timeout_s: float = ENGINE_TIMEOUT_S
+    ) -> str:
+        """Creates a container and returns its id; not started yet. A cancelled call leaves none that is made within 10 s."""
         try:
-            return await shielded(self._create(config, name=name), timeout_s=FINISH_TIMEOUT_S)
+            return await shielded(
+                self._create(config, name=name, timeout_s=timeout_s), timeout_s=FINISH_TIMEOUT_S
+            )
         except asyncio.CancelledError:
             await self.discard(name)
             raise
 
-    async def _create(self, config: Mapping[str, Any], *, name: str) -> str:
+    async def _create(self, config: Mapping[str, Any], *, name: str, timeout_s: float) -> str:
         async with map_errors(
-            "cannot create a container", otherwise=SandboxErrorCode.CREATE_FAILED
+            "cannot create a container",
+            otherwise=SandboxErrorCode.CREATE_FAILED,
+            timeout_s=timeout_s,
         ):
             return (await self.docker.containers.create(dict(config), name=name)).id
 
     async def start(self, container_id: str) -> None:
         async with map_errors("cannot start a container", otherwise=SandboxErrorCode.CREATE_FAILED):
             await self._container(container_id).start()
+
+    async def rename(self, container: str, name: str) -> bool:
+        """Returns whether there was one of that name: of several that ask at once, one gets it."""
+        async with map_errors("cannot rename a container"):
+            try:
+                await self._container(container).rename(name)
+            except aiodocker.DockerError as exc:
+                if exc.status == 404:  # noqa: PLR2004  # HTTP
+                    return False
+                raise
+        return True
 
     async def remove(self, container_id: str) -> None:
         """Kills and removes it, with its volumes. One that is gone, or going, is fine; gone when this returns."""
@@ -353,9 +370,9 @@ class Engine:
         """Copies a path of one container into a directory of another that is not running: whole, or with `/.` what is in it."""
         base = f"{self.docker.docker_host}/{self.docker.api_version}/containers"
         session = self.docker.session
-        timeout = aiohttp.ClientTimeout(total=_COPY_TIMEOUT_S)
+        timeout = aiohttp.ClientTimeout(total=COPY_TIMEOUT_S)
         async with (
-            map_errors(f"cannot save {path}", timeout_s=_COPY_TIMEOUT_S),
+            map_errors(f"cannot save {path}", timeout_s=COPY_TIMEOUT_S),
             session.get(
                 f"{base}/{source}/archive", params={"path": path}, timeout=timeout
             ) as archive,

@@ -1,6 +1,6 @@
 """How a sandbox becomes a container: the hardening, what is mounted, and its environment. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
@@ -20,6 +20,8 @@ USER = f"{UID}:{UID}"
 WORK, HOME, RUN, ENVIRONMENT, BROKER = "/work", "/home/agent", "/orion", "/env", "/broker"
 _TMP = "/tmp"  # noqa: S108  # the sandbox's own
 _CA_BUNDLE = PurePosixPath("/etc/ssl/ca-bundle.pem")
+SAVED = (WORK, HOME)
+"""What a snapshot of a workspace holds."""
 _OWN = (WORK, HOME, RUN, ENVIRONMENT, BROKER, _TMP)
 
 _MIB = 1024 * 1024
@@ -82,8 +84,12 @@ def container_config(
     image: str,
     env: Mapping[str, str],
     labels: Mapping[str, str],
+    copy: str | None = None,
 ) -> dict[str, object]:
-    """Returns the body of a request to create it. Source: Docker Engine API v1.41, ContainerCreate."""
+    """Returns the body of a request to create it. `copy`: a container whose workspace it takes over.
+
+    Source: Docker Engine API v1.41, ContainerCreate.
+    """
     return {
         "Image": image,
         "User": USER,
@@ -95,14 +101,15 @@ def container_config(
         "StopSignal": "SIGKILL",
         "Healthcheck": {"Test": ["NONE"]},
         "Labels": dict(labels),
-        "HostConfig": _host_config(spec, hosting, labels=labels),
+        "HostConfig": _host_config(spec, hosting, labels=labels, copy=copy),
     }
 
 
 def _host_config(
-    spec: SandboxSpec, hosting: Hosting, *, labels: Mapping[str, str]
+    spec: SandboxSpec, hosting: Hosting, *, labels: Mapping[str, str], copy: str | None
 ) -> dict[str, object]:
     limits = spec.limits
+    own = (RUN,) if copy else (*SAVED, RUN)
     return {
         "CapDrop": ["ALL"],
         "SecurityOpt": [
@@ -119,7 +126,8 @@ def _host_config(
         "CpuShares": _CPU_SHARES,
         "ShmSize": min(_SHARED_MEMORY_BYTES, limits.memory_bytes),
         "Tmpfs": {_TMP: f"rw,exec,nosuid,nodev,mode=1777,size={_tmp_bytes(limits)}"},
-        "Mounts": [*_volumes(labels), *_binds(spec, hosting)],
+        "Mounts": [*volumes(own, labels), *_binds(spec, hosting)],
+        "VolumesFrom": [copy] if copy else [],
         # The engine removes it, and its volumes, as soon as PID 1 ends: nothing is left of one that nobody destroys.
         "AutoRemove": True,
         "LogConfig": {"Type": "none"},  # PID 1 says nothing
@@ -132,11 +140,11 @@ def _tmp_bytes(limits: SandboxLimits) -> int:
     return limits.memory_bytes // 2
 
 
-def _volumes(labels: Mapping[str, str]) -> list[dict[str, object]]:
+def volumes(targets: Iterable[str], labels: Mapping[str, str]) -> list[dict[str, object]]:
     """Returns volumes without names, so that they go with their container. They start as the image's directories, owner and all."""
     return [
         {"Type": "volume", "Target": target, "VolumeOptions": {"Labels": dict(labels)}}
-        for target in (WORK, HOME, RUN)
+        for target in targets
     ]
 
 

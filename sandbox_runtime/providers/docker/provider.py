@@ -46,6 +46,7 @@ from sandbox_runtime.types import (
     SandboxInfo,
     SandboxLimits,
     SandboxSpec,
+    SnapshotId,
     SnapshotRef,
 )
 
@@ -134,17 +135,24 @@ class DockerProvider(ManagedProvider[State, DockerSandbox]):
         )
         # An image made from the container would keep the container's variables: one that prepares an environment has none.
         written, added = ({}, env) if spec.environment_writable else (env, {})
-        config = container_config(
-            spec, hosting, image=source.image, env=written, labels=labels.encode(self._name)
-        )
-        container_id = await state.engine.create(config, name=self._container_name(labels.id))
-        try:
-            if source.workspace is not None:
-                await state.snapshots.move_workspace(source.workspace, container_id)
-            await state.engine.start(container_id)
-        except BaseException:
-            await state.engine.discard(container_id)
-            raise
+        saved_id = None if source.workspace else spec.workspace_id
+        async with state.snapshots.copies.take(saved_id) as copy:
+            config = container_config(
+                spec,
+                hosting,
+                image=source.image,
+                env=written,
+                labels=labels.encode(self._name),
+                copy=copy,
+            )
+            container_id = await state.engine.create(config, name=self._container_name(labels.id))
+            try:
+                if source.workspace is not None:
+                    await state.snapshots.move_workspace(source.workspace, container_id)
+                await state.engine.start(container_id)
+            except BaseException:
+                await state.engine.discard(container_id)
+                raise
         return self._sandbox(state, container_id, labels, env=added)
 
     @override
@@ -188,14 +196,21 @@ class DockerProvider(ManagedProvider[State, DockerSandbox]):
     async def _reap(self, state: State, keep: Keep) -> int:
         """Removes also volumes and images of this name that nothing uses any more."""
         reaped = 0
+        copies = await state.snapshots.list_copies()
         for container in await state.engine.list(self._mine):
             sandbox_id = container.labels.get(keys.SANDBOX, "")
-            if not keep.covers(sandbox_id, keys.owner_of(container.labels)):
+            if container.id not in copies and not keep.covers(
+                sandbox_id, keys.owner_of(container.labels)
+            ):
                 await state.engine.remove(container.id)
                 reaped += 1
         await state.engine.remove_volumes(self._mine)
         await state.snapshots.collect()
         return reaped
+
+    @override
+    async def keep_copy(self, snapshot_id: SnapshotId) -> None:
+        await self._state.snapshots.keep_copy(snapshot_id)
 
     async def _hosted(self, state: State) -> Hosting:
         if self._hosting is None:

@@ -7,9 +7,10 @@ from the last one, so that layers do not pile up.
 Source: Docker documentation, "Volumes", populate a volume using a container, read 2026-11.
 """
 
+import posixpath
 import re
 import secrets
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -20,7 +21,8 @@ from sandbox_runtime.lifecycle import Owner
 from sandbox_runtime.managed_provider import remove_replaced
 from sandbox_runtime.providers.docker import labels as keys
 from sandbox_runtime.providers.docker.client import Engine
-from sandbox_runtime.providers.docker.containers import HOME, WORK
+from sandbox_runtime.providers.docker.containers import SAVED
+from sandbox_runtime.providers.docker.copies import Copies
 from sandbox_runtime.providers.docker.images import BaseImage, Images, ImageState
 from sandbox_runtime.providers.docker.labels import SandboxLabels, SnapshotLabels
 from sandbox_runtime.providers.docker.processes import Host, run_script
@@ -30,12 +32,11 @@ from sandbox_runtime.types import SandboxSpec, SnapshotId, SnapshotRef
 PROVIDER_NAME = "docker"
 _ID = re.compile(r"[0-9a-f]{16}")
 _ENVIRONMENT_SUFFIX = "-environment"
-_SAVED = ((WORK, "/"), (HOME, "/home"))
 
 # Prints something when there is anything to save.
 _IS_USED = f"""
 import os
-print("used" if any(os.listdir(path) for path in ({WORK!r}, {HOME!r})) else "")
+print("used" if any(os.listdir(path) for path in {SAVED!r}) else "")
 """
 
 Quiet = Callable[[], Coroutine[None, None, None]]
@@ -57,6 +58,7 @@ class Snapshots:
         self._images = Images(engine)
         self._name = name
         self._mine = [f"{key}={value}" for key, value in keys.namespace(name).items()]
+        self.copies = Copies(engine, name=name, owner=owner)
 
     async def find(self, snapshot_id: str) -> tuple[ImageState, SnapshotLabels] | None:
         if not _ID.fullmatch(snapshot_id):
@@ -93,9 +95,24 @@ class Snapshots:
 
     async def delete(self, snapshot_id: str) -> None:
         if _ID.fullmatch(snapshot_id):
+            await self.copies.discard(snapshot_id)
             reference = self._reference(snapshot_id)
             for name in (reference, reference + _ENVIRONMENT_SUFFIX):
                 await self._images.remove(name)
+
+    async def keep_copy(self, snapshot_id: str) -> None:
+        """Makes a copy of its workspace for the next sandbox, unless one waits; unknown ids are fine."""
+        found = await self.find(snapshot_id)
+        if found is None:
+            return
+        await self.copies.make(snapshot_id, image=found[0].id)
+        if await self.find(snapshot_id) is None:  # deleted meanwhile
+            await self.copies.discard(snapshot_id)
+
+    async def list_copies(self) -> Collection[str]:
+        """Returns the ids of containers that wait with a copy of a snapshot that is there."""
+        copies = await self.copies.list()
+        return [found for found, source in copies.items() if await self.find(source) is not None]
 
     async def collect(self) -> None:
         """Removes what was replaced or deleted while a container still ran from it."""
@@ -124,7 +141,7 @@ class Snapshots:
     async def move_workspace(self, image: str, container_id: str) -> None:
         """Fills a container that was not started yet with the workspace that an image holds."""
         async with self._container_of(image) as source:
-            for path, _ in _SAVED:
+            for path in SAVED:
                 await self._engine.copy(source, f"{path}/.", target=container_id, into=path)
 
     @asynccontextmanager
@@ -167,8 +184,10 @@ class Snapshots:
             # Side by side: the engine starts a process of its own to read, and another to write.
             await together(
                 *(
-                    self._engine.copy(host.container_id, path, target=builder, into=parent)
-                    for path, parent in _SAVED
+                    self._engine.copy(
+                        host.container_id, path, target=builder, into=posixpath.dirname(path)
+                    )
+                    for path in SAVED
                 )
             )
             await self._commit(builder, snapshot, environment=environment)

@@ -5,6 +5,7 @@ import json
 import os
 import secrets
 import subprocess
+from contextlib import AsyncExitStack
 from dataclasses import replace
 
 import pytest
@@ -13,12 +14,14 @@ from sandbox_runtime import (
     SandboxError,
     SandboxErrorCode,
     SandboxSpec,
+    SnapshotRef,
     open_sandbox,
 )
 from sandbox_runtime.providers.docker import DockerSettings
 from sandbox_runtime.providers.docker.client import open_engine
 from sandbox_runtime.providers.docker.images import BaseImage, Images
 from sandbox_runtime.providers.docker.provider import DockerProvider
+from sandbox_runtime.task_group import open_task_group
 from tests.contract.sandbox_runtime.docker_engine import count, inspect, sh
 
 pytestmark = pytest.mark.docker
@@ -68,6 +71,60 @@ async def test_a_replaced_snapshot_goes_with_its_last_sandbox(
         assert count(docker_settings, *nameless) == before + 1
     assert count(docker_settings, *nameless) == before
     await provider.delete_snapshot(newer.id)
+
+
+_WAITING = ("ps", "--all", "--filter", "label=orion.copy")
+
+
+async def test_a_copy_is_one_sandbox_s(
+    docker_settings: DockerSettings, provider: DockerProvider
+) -> None:
+    """The next sandbox begins with its files, and they go with it; another has what was saved, too, and no file is both's."""
+    saved = await _saved(provider)
+    volumes = count(docker_settings, "volume", "ls")
+    async with open_task_group() as group:
+        for _ in range(2):
+            group.create_task(provider.keep_copy(saved.id))
+    assert count(docker_settings, *_WAITING) == 1
+    assert count(docker_settings, "volume", "ls") == volumes + 2
+    spec = SandboxSpec(workspace_id=saved.id)
+    script = "cat deps; echo two > deps; touch ~/left; ls -ld . | cut -c1-10"
+    async with AsyncExitStack() as opened:
+        sandboxes = [await opened.enter_async_context(open_sandbox(provider, spec)) for _ in "ab"]
+        assert [await sh(one, script) for one in sandboxes] == 2 * ["one\ndrwxr-xr-x\n"]
+        assert count(docker_settings, *_WAITING) == 0
+    assert count(docker_settings, "ps", "--all") == 0
+    assert count(docker_settings, "volume", "ls") == volumes
+    await provider.delete_snapshot(saved.id)
+
+
+async def test_a_copy_goes_with_its_snapshot(
+    docker_settings: DockerSettings, provider: DockerProvider
+) -> None:
+    """It outlives who has made it, and no snapshot; one that was taken is swept when who took it has gone."""
+    saved = await _saved(provider)
+    async with DockerProvider(replace(docker_settings, owner="gone")) as other:
+        await other.keep_copy(saved.id)
+    await provider.sweep(living=())
+    assert count(docker_settings, *_WAITING) == 1
+    copy = f"orion-{docker_settings.name}-copy-{saved.id}"
+    argv = ["docker", "rename", copy, f"{copy}-taken"]
+    subprocess.run(argv, check=True)  # noqa: ASYNC221  # short
+    await provider.sweep(living=())
+    assert count(docker_settings, "ps", "--all") == 0
+    await provider.keep_copy(saved.id)
+    assert count(docker_settings, *_WAITING) == 1
+    await provider.delete_snapshot(saved.id)
+    assert count(docker_settings, "ps", "--all") == 0
+    assert count(docker_settings, "volume", "ls") == 0
+    await provider.keep_copy(saved.id)
+    assert count(docker_settings, "ps", "--all") == 0
+
+
+async def _saved(provider: DockerProvider) -> SnapshotRef:
+    async with open_sandbox(provider, SandboxSpec()) as sandbox:
+        await sandbox.write_file("deps", b"one\n")
+        return await sandbox.snapshot()
 
 
 @pytest.mark.long
