@@ -230,9 +230,12 @@ def _name_committer(config: dict[str, Any], git: Git, directory: Path) -> None:
 
 
 def seal(config: dict[str, Any], git: Git) -> dict[str, Any]:
-    """Marks a clone as prepared. What its set-up left beside the repository's files is ignored: it is no thread's change."""
+    """Marks a clone as prepared. What its set-up left beside the repository's files is ignored, and what it made of these is taken back: neither is a thread's change."""
     target = Path(config["directory"])
     here = ["-C", str(target)]
+    git.run(*here, "read-tree", "HEAD")  # an index that knows nothing of the files: each is read
+    git.try_to(*here, "update-index", "-q", "--refresh")
+    git.run(*here, "checkout", "-q", "-f")
     listed = git.run(*here, "ls-files", "-o", "-z", "--exclude-standard", "--directory")
     ignored = target / ".git/info/exclude"
     if ignored.parent.is_symlink() or not ignored.is_file():
@@ -248,7 +251,7 @@ def seal(config: dict[str, Any], git: Git) -> dict[str, Any]:
 
 
 _OF_A_COPY = ("-c", "core.checkStat=minimal", "-c", "core.trustctime=false")
-"""A copy's files have other inodes than the index says; without this, git writes each of them anew."""
+"""A copy's files have other inodes than its index says; without this, git writes each of them anew. `seal` has seen that they are as committed."""
 
 
 def _take_prepared(

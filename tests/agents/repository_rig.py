@@ -60,11 +60,19 @@ class RepositoryRig:
 
     async def prepare(self, *left: str) -> None:
         """Clones it for nobody yet, and has a set-up leave these files."""
-        self.task = replace(self.task, own_branches=("orion/prepared",))
-        assert (await self._run("clone", grant="")).problem is None
+        await self.begin_to_prepare()
         for name in left:
             (self.work / name).parent.mkdir(parents=True, exist_ok=True)
             (self.work / name).write_text("installed\n")
+        await self.seal()
+
+    async def begin_to_prepare(self) -> None:
+        """Clones it for nobody yet."""
+        self.task = replace(self.task, own_branches=("orion/prepared",))
+        assert (await self._run("clone", grant="")).problem is None
+
+    async def seal(self) -> None:
+        """Ends what was begun."""
         assert (await self._run("seal", grant="")).problem is None
         self.task = replace(self.task, own_branches=NAMES)
 

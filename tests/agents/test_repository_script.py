@@ -346,6 +346,27 @@ async def test_a_prepared_clone_becomes_the_threads(tmp_path: Path) -> None:
         assert not (await rig.clone()).is_new
 
 
+async def test_a_copy_of_a_prepared_clone_is_not_written_anew(tmp_path: Path) -> None:
+    """What is as committed stays; what the set-up has changed is as committed, also where neither size, time nor index tell of it."""
+    async with open_repository(tmp_path) as rig:
+        rig.by_somebody("second")
+        await rig.begin_to_prepare()
+        for name in ("README", "second"):
+            os.utime(rig.work / name, (1_000_000_000, 1_000_000_000))
+        git(rig.work, "update-index", "--refresh")
+        (rig.work / "README").write_text("two\n")
+        os.utime(rig.work / "README", (1_000_000_000, 1_000_000_000))
+        git(rig.work, "update-index", "--assume-unchanged", "README")
+        await rig.seal()
+        saved = rig.work.rename(tmp_path / "saved")
+        shutil.copytree(saved, rig.work, symlinks=True)
+        copied = (rig.work / "second").stat()
+        assert (await rig.clone()).is_prepared
+        assert (rig.work / "README").read_text() == "one\n"
+        assert (rig.work / "second").stat().st_ctime_ns == copied.st_ctime_ns
+        assert git(rig.work, "status", "--short") == ""
+
+
 async def test_a_prepared_clone_of_other_needs_is_told(tmp_path: Path) -> None:
     """A file that says what is to be installed has changed since, wherever it is."""
     async with open_repository(tmp_path) as rig:
