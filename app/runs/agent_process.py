@@ -138,7 +138,7 @@ class AgentProcess:
             start = partial(_take, waiting) if waiting else partial(sandbox.spawn, argv)
             self._tell_start(attempt)
         if self._adapter.spec.hears_messages:
-            attempt.stop.thread = attempt.run.thread
+            attempt.stop.hearing = attempt.run.request
         tail = AgentTail(attempt, sandbox, paths, self._adapter.parser)
         with attempt.trace.step(
             "execute-agent", key=paths.run, started_at=attempt.agent_started_at

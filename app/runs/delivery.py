@@ -67,7 +67,7 @@ class Ending:
         return await self.deliver(run, outcome, resumed=False, trace=trace)
 
     async def _made_way(self, run: Run) -> bool:
-        """Whether it was stopped for another message of its thread."""
+        """Whether it was stopped for a later message of its asker."""
         records = await retry_store(lambda: self._ports.store.of_thread(run.thread))
         stopped = next((record for record in records if record.id == run.id), run)
         return is_interrupted(stopped, [record.request for record in records])

@@ -297,9 +297,11 @@ def meanwhile(request: RunRequest) -> str:
 
 
 def is_interrupted(run: Run, requests: Iterable[RunRequest]) -> bool:
-    """Whether the run was stopped for one of these requests, to be answered with it."""
+    """Whether the run was stopped for one of these requests, to be answered with it: one of the same asker, as nobody goes on with another's question by their own right."""
     at = run.stop_requested_at if run.stop_requested_by is not None else None
-    return at is not None and any(request.asked_at == at for request in requests)
+    return at is not None and any(
+        (request.asked_at, request.owner) == (at, run.request.owner) for request in requests
+    )
 
 
 def _answer_text(run: Run, *, was_interrupted: bool) -> str:

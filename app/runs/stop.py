@@ -11,11 +11,11 @@ from agent_scripts.registry import agent_specs
 from app.audit.records import Act, AuditEntry
 from app.log import get_logger
 from app.permissions.rules import Right
-from app.runs.model import Run, RunState
+from app.runs.model import WAITING_STATES, Run, RunState
 from app.runs.options import parse_options
 from app.runs.policy import RunPolicy, by_rule, may_stop
 from app.runs.ports import Dispatcher, RunPorts, RunStore
-from app.runs.request import RunId, RunRequest, Thread
+from app.runs.request import RunId, RunRequest
 
 _log = get_logger(__name__)
 
@@ -36,8 +36,8 @@ class StopRequest:
         self._heard: set[RunId] = set()
         self.began_s = time.monotonic()
         self.user: str | None = None
-        self.thread: Thread | None = None
-        """Of a run whose agent takes messages while it works: what is urgent there is for it."""
+        self.hearing: RunRequest | None = None
+        """Of a run whose agent takes messages while it works: what who asked it writes in its thread, and is urgent, is for it."""
         self.unheard: asyncio.Queue[RunRequest] = asyncio.Queue()
 
     def hear(self, request: RunRequest) -> None:
@@ -189,10 +189,12 @@ class StopSignals:
             return
         for run_id, user in (await store.stop_requested(list(watched))).items():
             self.notify(run_id, user)
-        hearing = {one.thread.key: one for one in watched.values() if one.thread is not None}
+        hearing = {one.hearing.thread.key: one for one in watched.values() if one.hearing}
         for run in await store.waiting_in(list(hearing)) if hearing else ():
-            if run.state is not RunState.ACCEPTED and may_be_told(run.request):
-                hearing[run.thread.key].hear(run.request)
+            stop = hearing[run.thread.key]
+            is_placed = run.state is not RunState.ACCEPTED
+            if is_placed and stop.hearing and may_be_told(run.request, at_work=stop.hearing):
+                stop.hear(run.request)
 
     async def listen_forever(self, store: RunStore) -> None:
         """Looks twice a second."""
@@ -265,17 +267,22 @@ class Stops:
         await self._ports.audit.add(stop_entry(run, user, by=by, at=at, refused=refused))
 
     async def make_way(self, request: RunRequest, *, user: str) -> bool:
-        """Stops what goes on in the request's thread or waits there before it, for the request to be answered with all of that; harmless to repeat.
+        """Stops what goes on in the request's thread, and what its asker has waiting there before it, for the request to be answered with what of that is theirs; harmless to repeat.
 
-        Those runs are known by the moment of their stop, which is the request's own (`is_interrupted`). False: there was none, `user` may
-        not, or the only one is told of the message while it works.
+        Those runs are known by the moment of their stop, which is the request's own (`is_interrupted`). What others have waiting keeps
+        its turn. False: there was none, `user` may not, or the only one is told of the message while it works.
         """
         before = [
             run
             for run in await self._ports.store.of_thread(request.thread)
             if may_be_meant(run, request.asked_at)
+            and (run.state not in WAITING_STATES or run.request.owner == request.owner)
         ]
-        if len(before) == 1 and _hears(before[0]) and may_be_told(request):
+        if (
+            len(before) == 1
+            and _hears(before[0])
+            and may_be_told(request, at_work=before[0].request)
+        ):
             return False
         stopped = [await self.stop(run.id, user=user, at=request.asked_at) for run in before]
         return any(stopped)
@@ -286,11 +293,14 @@ def _hears(run: Run) -> bool:
     return run.state is RunState.RUNNING and run.agent in hearing
 
 
-def may_be_told(request: RunRequest) -> bool:
-    """Whether an agent at work can be told of it: it is urgent, no command, and wants neither files brought nor another agent, model or place."""
+def may_be_told(request: RunRequest, *, at_work: RunRequest) -> bool:
+    """Whether the agent that is at work for a request can be told of this one: it is urgent, no command, and wants neither files brought nor another agent, model or place.
+
+    Of the same asker, too: what an agent does, it does by the right of whoever asked.
+    """
     says_nothing_else = replace(request.options, prompt="") == replace(parse_options(""), prompt="")
     is_plain = says_nothing_else and not (request.is_command or request.content.files)
-    return request.is_urgent and is_plain
+    return request.is_urgent and is_plain and request.owner == at_work.owner
 
 
 def stop_entry(run: Run, user: str, *, by: str, at: datetime, refused: str = "") -> AuditEntry:

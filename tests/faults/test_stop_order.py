@@ -23,12 +23,13 @@ from tests.faults.plan_agent import PlanAdapter
 from tests.unit.slack.building import deliver_json, make_app, mention
 from tests.waiting import until
 
-CHANNEL, ROOT, SECOND, STOP, THIRD = (
+CHANNEL, ROOT, SECOND, STOP, THIRD, FOURTH = (
     "C1",
     "1795302364.000100",
     "1795302365.000100",
     "1795302366.000100",
     "1795302366.200100",
+    "1795302426.200100",
 )
 LONG = json.dumps([{"text": "at work"}, {"sleep": 60}])
 SHORT = json.dumps([{"text": "at work"}, {"sleep": 1}, {"final": "the answer"}])
@@ -250,6 +251,25 @@ async def test_send_now_makes_a_waiting_message_urgent(tmp_path: Path) -> None:
         assert (await ended(core, _run_id(SECOND))).state is RunState.STOPPED
         assert (await ended(core, _run_id(THIRD))).state is RunState.SUCCEEDED
         assert not await core.intake.send_now(_run_id(THIRD), user="U1")
+
+
+async def test_an_urgent_message_of_another_person_is_by_their_own_right(tmp_path: Path) -> None:
+    """It stops what goes on, whose agent hears nothing of it; what others have waiting keeps its turn, and nobody goes on with another's question."""
+    adapter = PlanAdapter()
+    async with core_of(tmp_path, adapter=adapter) as core:
+        bolt = make_app(core.intake)
+        await _asked_while_one_goes(core, bolt, SHORT)
+        urgent = _event("app_mention", f"!{SHORT}", FOURTH, thread_ts=ROOT, user="U2")
+        await deliver_json(bolt, urgent)
+        gone = await ended(core, _run_id(ROOT))
+        assert (gone.state, gone.stop_requested_by) == (RunState.STOPPED, "U2")
+        assert not gone.result.made_way
+        for ts in (SECOND, THIRD, FOURTH):
+            assert (await ended(core, _run_id(ts))).state is RunState.SUCCEEDED
+        told = [turn.text for turn in adapter.turns[-1].messages]
+        assert told[-1] == SHORT
+        assert INTERRUPTED not in told
+        assert told[1].endswith(CUT_OFF)
 
 
 async def test_who_may_not_stop_interrupts_nothing(tmp_path: Path) -> None:
