@@ -106,7 +106,9 @@ def read_commands(body: bytes) -> PushCommands | None:
 
 
 def _read_capabilities(said: bytes) -> frozenset[str]:
-    """Returns the names alone: to git, `push-options=x` is `push-options`."""
+    """Returns the names alone: to git, `push-options=x` is `push-options`. Raises: CommandError: there is a NUL, where git ends them and others may not."""
+    if b"\0" in said:
+        raise CommandError("a push says what it can do in one piece")
     return frozenset(one.partition("=")[0] for one in said.decode("utf-8", "replace").split())
 
 

@@ -81,6 +81,7 @@ def test_commands_are_read_in_pieces() -> None:
         2 * _line(f"{OLD} {NEW} refs/heads/{OWN}\0push-options"),
         _line(f"{OLD} {NEW} refs/heads/{OWN}\0")
         + _line(f"{OLD} {NEW} refs/heads/{OWN}\0push-options"),
+        _line(f"{OLD} {NEW} refs/heads/{OWN}\0report-status push-options\0x"),
     ],
 )
 def test_what_is_no_push_is_refused(body: bytes) -> None:
