@@ -60,7 +60,7 @@ _BY_BROKER = re.compile(r"https?://[^\s'\"]*?/broker/git/")
 class RepositoryTask:
     """Tells the script inside the sandbox what to do in a repository."""
 
-    action: Literal["clone", "publish", "seal"]
+    action: Literal["clone", "publish", "seal", "ignore"]
     broker: str
     """A unix socket's path, or a URL."""
     token: str = field(repr=False)

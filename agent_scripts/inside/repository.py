@@ -230,13 +230,24 @@ def _name_committer(config: dict[str, Any], git: Git, directory: Path) -> None:
 
 
 def seal(config: dict[str, Any], git: Git) -> dict[str, Any]:
-    """Marks a clone as prepared. What its set-up left beside the repository's files is ignored, and what it made of these is taken back: neither is a thread's change."""
-    target = Path(config["directory"])
-    here = ["-C", str(target)]
+    """Marks a clone as prepared. What its set-up left beside the repository's files is ignored, and what it made of these, and of where the clone is from, is taken back: it is no thread's change."""
+    here = ["-C", config["directory"]]
+    if Path(config["directory"]).is_symlink():
+        raise ProblemError("damaged")
     git.run(*here, "read-tree", "HEAD")  # an index that knows nothing of the files: each is read
     git.try_to(*here, "update-index", "-q", "--refresh")
     git.run(*here, "checkout", "-q", "-f")
-    listed = git.run(*here, "ls-files", "-o", "-z", "--exclude-standard", "--directory")
+    ignore(config, git)
+    git.run(*here, "config", "remote.origin.url", config["url"])
+    git.run(*here, "update-ref", _PREPARED, "HEAD")
+    return {}
+
+
+def ignore(config: dict[str, Any], git: Git) -> dict[str, Any]:
+    """Has git ignore the files that are there beside the repository's own: they are no change of the agent that comes."""
+    target = Path(config["directory"])
+    others = ["ls-files", "-o", "-z", "--exclude-standard", "--directory"]
+    listed = git.run("-C", str(target), *others)
     ignored = target / ".git/info/exclude"
     if ignored.parent.is_symlink() or not ignored.is_file():
         shutil.rmtree(ignored.parent, ignore_errors=True)
@@ -246,7 +257,6 @@ def seal(config: dict[str, Any], git: Git) -> dict[str, Any]:
         for path in listed.split("\0"):
             if path and "\n" not in path:
                 file.write("/" + re.sub(r"([\\*?\[\]#! ])", r"\\\1", path) + "\n")
-    git.run(*here, "update-ref", _PREPARED, "HEAD")
     return {}
 
 
@@ -336,7 +346,9 @@ def main(path: str) -> int:
     config = json.loads(Path(path).read_text("utf-8"))
     Path(path).unlink()
     try:
-        work = {"clone": clone, "publish": publish, "seal": seal}[config["action"]]
+        work = {"clone": clone, "publish": publish, "seal": seal, "ignore": ignore}[
+            config["action"]
+        ]
         report = work(config, Git(config))
     except ProblemError as exc:
         report = {"problem": exc.word, "detail": exc.detail}

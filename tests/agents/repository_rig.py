@@ -76,6 +76,10 @@ class RepositoryRig:
         assert (await self._run("seal", grant="")).problem is None
         self.task = replace(self.task, own_branches=NAMES)
 
+    async def ignore(self) -> None:
+        """As after the operator's commands."""
+        assert (await self._run("ignore", grant="")).problem is None
+
     async def publish(self) -> RepositoryReport:
         return await self._run("publish", grant=self.task.own_branches[0])
 

@@ -346,6 +346,18 @@ async def test_a_prepared_clone_becomes_the_threads(tmp_path: Path) -> None:
         assert not (await rig.clone()).is_new
 
 
+async def test_what_the_operators_commands_left_is_not_pushed(tmp_path: Path) -> None:
+    """Neither with what the agent has changed, nor alone."""
+    async with open_repository(tmp_path) as rig:
+        await rig.clone()
+        (rig.work / "linked").write_text("by make links\n")
+        await rig.ignore()
+        assert (await rig.publish()).commit == ""
+        (rig.work / "mine").write_text("mine\n")
+        assert (await rig.publish()).commit
+        assert rig.published() == ["README", "mine"]
+
+
 async def test_a_copy_of_a_prepared_clone_is_not_written_anew(tmp_path: Path) -> None:
     """What is as committed stays; what the set-up has changed is as committed, also where neither size, time nor index tell of it."""
     async with open_repository(tmp_path) as rig:
@@ -357,6 +369,7 @@ async def test_a_copy_of_a_prepared_clone_is_not_written_anew(tmp_path: Path) ->
         (rig.work / "README").write_text("two\n")
         os.utime(rig.work / "README", (1_000_000_000, 1_000_000_000))
         git(rig.work, "update-index", "--assume-unchanged", "README")
+        git(rig.work, "config", "remote.origin.url", "https://elsewhere.example/")
         await rig.seal()
         saved = rig.work.rename(tmp_path / "saved")
         shutil.copytree(saved, rig.work, symlinks=True)

@@ -1,7 +1,7 @@
 """A repository in a thread's workspace: cloned before the agent, pushed and proposed after it."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -278,9 +278,21 @@ class Checkout:
     async def _initialise(
         self, attempt: Attempt, context: GitContext, found: ThreadRepository
     ) -> None:
-        """Runs the operator's commands, with the network of the agent; one that fails is told with the answer, and the agent works on."""
-        sandbox = context.workspace.sandbox
+        """Runs the operator's commands, with the network of the agent; one that fails is told with the answer, and the agent works on. The files that they leave are no change of its."""
         commands = self._repositories.policy.init_of(found.name)
+        if commands:
+            await self._run_commands(commands, attempt, context, found)
+            await self._run(context, found, "ignore", timeout_s=CLONE_TIMEOUT_S)
+
+    async def _run_commands(
+        self,
+        commands: Sequence[str],
+        attempt: Attempt,
+        context: GitContext,
+        found: ThreadRepository,
+    ) -> None:
+        """Runs them, up to the first that fails."""
+        sandbox = context.workspace.sandbox
         for number, command in enumerate(commands, 1):
             attempt.enter(f"Preparing {found.name}")
             with attempt.trace.step("initialise-repository") as step:
@@ -434,7 +446,7 @@ class Checkout:
         self,
         context: GitContext,
         found: ThreadRepository,
-        action: Literal["clone", "publish"],
+        action: Literal["clone", "publish", "ignore"],
         *,
         timeout_s: float,
         message: str = "",

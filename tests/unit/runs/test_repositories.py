@@ -225,7 +225,8 @@ async def test_commands_of_the_operator_hold_for_all_spellings() -> None:
     repositories, _ = _repositories(init={"https://github.com/Acme/API.git": ("make deps",)})
     sandbox = _Sandbox({"is_new": True, "own_branch": "orion/happy-fox"})
     await _checkout(repositories).clone(_attempt(), _context(sandbox))
-    assert list(sandbox.ran[-1])[-3:] == ["sh", "-c", "make deps"]
+    assert list(sandbox.ran[-2])[-3:] == ["sh", "-c", "make deps"]
+    assert sandbox.ran[-1][-1].endswith("repository.json")
 
 
 @pytest.mark.parametrize(
