@@ -12,7 +12,7 @@ _INSIDE_FILES = ("inside/reach.py", "inside/relay.py")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostTry:
-    """Says what became of one host: `reached`, `refused: STATUS` or `failed: REASON`."""
+    """Says what became of one host: `reached`, `refused: STATUS, REASON` or `failed: REASON`."""
 
     host: str
     """`name:port`."""

@@ -61,8 +61,8 @@ def _try(host: str, proxy: int) -> str:
 def _ask(connection: socket.socket, request: str) -> str:
     connection.sendall(request.encode())
     answer = connection.recv(4096).decode("utf-8", "replace")
-    status = answer.split(" ", 2)[1:2]
-    return f"refused: {status[0]}" if "\r\n\r\nOrion: " in answer and status else _REACHED
+    status, (_, _, said) = answer.split(" ", 2)[1:2], answer.partition("\r\n\r\nOrion: ")
+    return f"refused: {status[0]}, {said.strip()}" if said and status else _REACHED
 
 
 if __name__ == "__main__":

@@ -13,10 +13,17 @@ _EMBEDDING: Final = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Networ
 _METADATA: Final = frozenset(
     map(
         ipaddress.ip_address,
-        ("100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254"),
+        (
+            *("100.100.100.200", "168.63.129.16", "192.0.0.192"),
+            *("fd20:ce::254", "fd00:42::42", "fd00:c1::a9fe:a9fe"),
+        ),
     )
 )
-"""Of clouds, that are not link-local. Source: documentation of Alibaba Cloud, Azure, Oracle Cloud and Amazon EC2, read 2026-11."""
+"""Of clouds, that are not link-local. Source: documentation of Alibaba Cloud, Azure, Oracle Cloud, Google Cloud and Scaleway, read 2026-11."""
+_OF_CLOUDS: Final = ipaddress.IPv6Network("fd00:ec2::/32")
+"""Metadata, credentials, time and names. Source: documentation of Amazon EC2, EKS and Route 53, read 2026-11."""
+_THIS_NETWORK: Final = ipaddress.IPv4Network("0.0.0.0/8")
+"""Source: RFC 1122, 3.2.1.3: never a destination; Linux takes it for one since 5.3."""
 _UNICAST: Final = ipaddress.IPv6Network("2000::/3")
 """All that is public in IPv6. Source: IANA, Internet Protocol Version 6 Address Space: the rest is reserved, translated, or one network's own."""
 _UNIQUE_LOCAL: Final = ipaddress.IPv6Network("fc00::/7")
@@ -75,6 +82,8 @@ def may_be_private(address: str) -> bool:
         or found.is_unspecified
         or found.is_reserved
         or found in _METADATA
+        or found in _OF_CLOUDS
+        or found in _THIS_NETWORK
     )
 
 

@@ -14,6 +14,7 @@ Addresses are no entries: a name is what the list, the look-up, the TLS handshak
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Final
 
 from typing_extensions import override
@@ -138,8 +139,14 @@ def _read_item(word: str) -> Iterator[Item]:
         yield from (HostSet(name=name, is_private=is_private) for name in PACKAGE_SETS)
     elif written.startswith("@"):
         if written[1:] not in SETS:
-            raise HostError(f"is no set; there are {', '.join('@' + name for name in SETS)}")
+            known = ", ".join([*(f"@{name}" for name in SETS), PACKAGES])
+            near = get_close_matches(written[1:], SETS, n=1)
+            meant = f"; did you mean @{near[0]}?" if near else ""
+            raise HostError(f"is no set; there are {known}{meant}")
         yield HostSet(name=written[1:], is_private=is_private)
+    elif written in SETS or f"{written}s" == PACKAGES:
+        meant = f"@{written}" if written in SETS else PACKAGES
+        raise HostError(f"is the name of a set without its sign; did you mean {meant}?")
     else:
         yield read_entry(written, is_private=is_private)
 

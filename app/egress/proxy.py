@@ -25,7 +25,7 @@ from app.egress.requests import (
     read_request,
     render_refusal,
 )
-from app.egress.tally import Tally
+from app.egress.tally import NOT_LISTED, NOT_PUBLIC, Tally
 from app.egress.upstream import Upstream
 from app.log import get_logger
 
@@ -217,9 +217,7 @@ class EgressProxy:
         if grant.approve is not None:
             entry = await self._ask(request, entry, grant.approve)
         if entry is None:
-            raise RefusedError(
-                HTTPStatus.FORBIDDEN, "is not on the list of hosts", host=request.host
-            )
+            raise RefusedError(HTTPStatus.FORBIDDEN, NOT_LISTED, host=request.host)
         if request.is_tunnel == (request.port == PLAIN_PORT):
             way = "plain HTTP" if request.port == PLAIN_PORT else "TLS"
             raise RefusedError(
@@ -253,9 +251,7 @@ class EgressProxy:
                 HTTPStatus.BAD_GATEWAY, "cannot be looked at", host=request.host
             ) from exc
         if not may_dial:
-            raise RefusedError(
-                HTTPStatus.FORBIDDEN, "leads to an address that is not public", host=request.host
-            )
+            raise RefusedError(HTTPStatus.FORBIDDEN, NOT_PUBLIC, host=request.host)
         with suppress(TimeoutError):
             async with asyncio.timeout(self._bounds.dial_s):
                 for address in addresses:

@@ -9,6 +9,9 @@ from typing import Final
 MAX_HOSTS: Final = 100
 """The most hosts of a run that are told one by one: whoever asks for more names is told as the last."""
 OTHERS: Final = "others"
+NOT_LISTED: Final = "is not on the list of hosts"
+NOT_PUBLIC: Final = "leads to an address that is not public"
+MAX_TOLD_HOSTS: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,3 +86,29 @@ class Tally:
         if host not in self._uses and len(self._uses) >= MAX_HOSTS:
             host = OTHERS
         return self._uses.setdefault(host, HostUse(host=host))
+
+
+def render_refused(tally: Tally) -> str:
+    """Returns what the sandbox reached for in vain, and what can be done, for the person who asked; empty where that is nothing."""
+    refused = tally.refused
+    if not refused:
+        return ""
+    told = [_describe_refused(one) for one in refused[:MAX_TOLD_HOSTS]]
+    if len(refused) > len(told):
+        told.append(f"{len(refused) - len(told)} more")
+    note = f"Reached for and refused: {'; '.join(told)}."
+    reasons = {one.reason for one in refused}
+    if NOT_LISTED in reasons:
+        note += (
+            " The operator can allow hosts: ORION_EGRESS_HOSTS, or `egress_hosts` in orion.toml."
+        )
+    if NOT_PUBLIC in reasons:
+        note += " A host of your own network has `private:` before it there."
+    return note
+
+
+def _describe_refused(use: HostUse) -> str:
+    times = f" ({use.refusals} times)" if use.refusals > 1 else ""
+    if not use.host:
+        return f"a request that names no host{times}"
+    return f"`{use.host}`{times}" + (f", which {use.reason}" if use.reason != NOT_LISTED else "")

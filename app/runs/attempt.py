@@ -1,7 +1,7 @@
 """One attempt of a run: what its steps share, how its progress is told while it goes, and what comes of it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -13,7 +13,7 @@ from agent_scripts.events import AgentErrorCode, TurnFinished
 from app.aio import PAUSE_S, RETRY_S, Gate, always_open, retry_store
 from app.approvals.questions import Question
 from app.approvals.rules import Deed
-from app.egress.tally import Tally
+from app.egress.tally import Tally, render_refused
 from app.errors import FROM_AGENT, ErrorCode, LeaseLostError, OrionError
 from app.log import get_logger
 from app.runs.broker import (
@@ -482,7 +482,7 @@ def _outcome_of(
         code, detail = ErrorCode.REQUEST_INVALID, _OWN_KEY_REFUSED[code]
     if (excess := attempt.cost.excess) is not None:
         code, detail = ErrorCode.BUDGET_EXCEEDED, excess.sentence
-    notes = [*attempt.notes, *_note_refused(attempt.tally)]
+    notes = [*attempt.notes, *filter(None, [render_refused(attempt.tally)])]
     stopped_by = attempt.stop.user
     if stopped_by is not None and (code is not None or not answer):
         state, code = RunState.STOPPED, None
@@ -506,26 +506,6 @@ def _outcome_of(
         resumed=attempt.resumed,
         usage=attempt.cost.usage,
         cost_usd=attempt.cost_usd,
-    )
-
-
-MAX_TOLD_HOSTS = 5
-
-
-def _note_refused(tally: Tally) -> Iterator[str]:
-    """Yields what the sandbox reached for in vain, for the person who asked."""
-    refused = [one for one in tally.refused if one.host]
-    if not refused:
-        return
-    told = [
-        f"`{one.host}`" + (f" ({one.refusals} times)" if one.refusals > 1 else "")
-        for one in refused[:MAX_TOLD_HOSTS]
-    ]
-    if len(refused) > len(told):
-        told.append(f"{len(refused) - len(told)} more")
-    yield (
-        f"Reached for and refused: {', '.join(told)}. "
-        "The operator can allow hosts: ORION_EGRESS_HOSTS, or `egress_hosts` in orion.toml."
     )
 
 

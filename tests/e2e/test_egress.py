@@ -56,7 +56,10 @@ async def test_the_list_is_tried_from_inside(start_orion: OpenOrion) -> None:
         code, said = await stage.cli("egress", "check")
         assert code == 0, said
         assert "  private:@pip = private:" in said
-        assert "example.com:443 refused: 403 (on no list)" in said
+        assert (
+            "example.com:443 refused: 403, example.com:443: is not on the list of hosts (on no list)"
+            in said
+        )
         assert said.count(":443 reached") >= 1
         assert "nowhere.invalid:443 refused: 502" in said
         _, said = await stage.cli("doctor")

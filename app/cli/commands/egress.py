@@ -8,6 +8,7 @@ from app.cli.commands.terminal import Print
 from app.compose.egress import learn_host_sets, try_hosts
 from app.compose.providers import choose_provider, create_provider
 from app.egress.hosts import HostEntry, HostSet
+from app.egress.tally import NOT_PUBLIC
 from app.settings.settings import Settings
 
 
@@ -28,6 +29,9 @@ async def check_hosts(settings: Settings, *, write: Print) -> bool:
         for one in tried:
             write(f"  {describe_try(one)}")
         write(f"  {describe_try(canary)} (on no list)")
+    for one in tried:
+        if NOT_PUBLIC in one.by_proxy:
+            write(f"! {one.host} is of a network of your own: list it as private:{one.host}")
     if canary.is_reached:
         write("! A host that is on no list is reached.")
     return not canary.is_reached

@@ -1,8 +1,17 @@
 """Entries of the list, and the one spelling of a name."""
 
+import re
+
 import pytest
 
-from app.egress.hosts import HostError, canonical_name, find_entry, read_entry, read_target
+from app.egress.hosts import (
+    HostError,
+    canonical_name,
+    find_entry,
+    read_entry,
+    read_items,
+    read_target,
+)
 
 
 @pytest.mark.parametrize(
@@ -127,6 +136,22 @@ def test_what_an_entry_covers(
 def test_entries_that_cannot_be_meant(entry: str) -> None:
     with pytest.raises(HostError):
         read_entry(entry)
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("pip", "did you mean @pip?"),
+        ("private:npm", "did you mean @npm?"),
+        ("package", "did you mean packages?"),
+        ("@pipp", "did you mean @pip?"),
+        ("@x", "is no set; there are @"),
+    ],
+)
+def test_a_set_that_is_written_otherwise_is_named(word: str, said: str) -> None:
+    with pytest.raises(HostError, match=re.escape(said)) as raised:
+        read_items([word])
+    assert word in str(raised.value)
 
 
 def test_a_private_entry_is_found_first() -> None:
