@@ -332,13 +332,17 @@ def _image_type(data: bytes) -> str:
     return next((kind for magic, kind in _IMAGES.items() if data.startswith(magic)), "")
 
 
+def _visible(name: str) -> str:
+    """Returns the name without characters that nobody sees, or that turn others around."""
+    return "".join("_" if unicodedata.category(char) in _UNSEEN else char for char in name)
+
+
 def _safe_name(name: str, *, taken: Iterable[str]) -> str:
     """Returns a name that is one of a file in its directory, visible, short, and nobody else's; without signs by which a shell runs, redirects or quotes.
 
     And without a comma, at which Codex would cut it, and marks that make a name look like another one (right-to-left, zero width).
     """
-    shown = "".join("_" if unicodedata.category(char) in _UNSEEN else char for char in name)
-    bare = re.sub(r"[/\\,;|&<>$`\"'*?]+", "_", shown).strip().lstrip(".-") or "file"
+    bare = re.sub(r"[/\\,;|&<>$`\"'*?]+", "_", _visible(name)).strip().lstrip(".-") or "file"
     stem, dot, ending = bare.rpartition(".")
     if not stem or len(ending) > MAX_NAME_BYTES // 4:
         stem, dot, ending = bare, "", ""
@@ -477,7 +481,7 @@ class _Outbox:
         """Shares them, and notes in `digests` by which run. What this run has shared, and died before it said so, is shared again: only then is it in its outcome."""
         run_id = self._attempt.run.id
         for path in dict.fromkeys(paths):
-            name = PurePosixPath(path).name
+            name = _visible(PurePosixPath(path).name)
             try:
                 data = await self._read(path)
                 digest = hashlib.sha256(data).hexdigest()
