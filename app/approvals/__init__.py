@@ -4,4 +4,5 @@ __all__ = [
     "questions",
     "records",
     "rules",
+    "showing",
 ]

@@ -154,8 +154,8 @@ class ApprovalStore(Protocol):
         """Lets an allowed one through: True once, to whoever comes first."""
         ...
 
-    async def is_allowed_in(self, thread_key: str, *, rule: str, target: str) -> bool:
-        """Whether somebody has allowed this rule's target for that thread."""
+    async def is_allowed_in(self, thread_key: str, *, asker: str, rule: str, target: str) -> bool:
+        """Whether somebody has allowed this rule's target for what a person asks in that thread."""
         ...
 
     async def claim_telling(self, approval_id: str) -> bool:

@@ -61,19 +61,15 @@ class Deed:
     target: str
     """`server.tool`; a repository without scheme, such as `github.com/acme/api`; `name:port`; a model protocol; the text of a question."""
     arguments: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """All that makes it this one and no other: a tool's arguments, or the ids of the commits that are pushed."""
-
-    @property
-    def text(self) -> str:
-        """Returns the arguments as people read them: JSON, keys in order, two spaces deep; what is no character is replaced."""
-        written = json.dumps(self.arguments, ensure_ascii=False, sort_keys=True, indent=2)
-        return written.encode("utf-8", "replace").decode()
+    """What it is done with: a tool's arguments, or the ids of the commits that are pushed."""
+    beside: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """What else it holds, of which no rule says anything. With the arguments it is all that makes it this deed and no other."""
 
     @property
     def digest(self) -> str:
         """Returns 64 hex digits that no other deed has."""
-        whole = json.dumps([self.kind, self.target, self.arguments], sort_keys=True)
-        return hashlib.sha256(whole.encode("ascii")).hexdigest()
+        whole = [self.kind, self.target, self.arguments, *([self.beside] if self.beside else [])]
+        return hashlib.sha256(json.dumps(whole, sort_keys=True).encode("ascii")).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,20 +95,28 @@ class ApprovalRule:
             said.append(", ".join(f'{name} = "{one}"' for name, one in self.arguments.items()))
         return " with ".join(said) + (f" in {self.channel}" if self.channel else "")
 
+    @property
+    def folded_pattern(self) -> str:
+        """Returns the pattern without case, where its targets have none."""
+        return _fold(self.kind, self.pattern)
+
     def covers(self, deed: Deed) -> bool:
-        """Whether it is about this deed. Names of repositories and hosts have no case."""
+        """Whether it is about this deed."""
         if deed.kind is not self.kind:
             return False
-        target, pattern = deed.target, self.pattern
-        if self.kind in (DeedKind.PUSH, DeedKind.PULL_REQUEST, DeedKind.HOST):
-            target, pattern = target.casefold(), pattern.casefold()
-        return fnmatchcase(target, pattern) and all(
-            name in deed.arguments and fnmatchcase(_as_text(deed.arguments[name]), wanted)
+        return fnmatchcase(_fold(deed.kind, deed.target), self.folded_pattern) and all(
+            name in deed.arguments and fnmatchcase(as_text(deed.arguments[name]), wanted)
             for name, wanted in self.arguments.items()
         )
 
 
-def _as_text(value: Any) -> str:  # noqa: ANN401 - any JSON
+def _fold(kind: DeedKind, text: str) -> str:
+    """Returns it without case, if that is of names of repositories or hosts."""
+    has_case = kind not in (DeedKind.PUSH, DeedKind.PULL_REQUEST, DeedKind.HOST)
+    return text if has_case else text.casefold()
+
+
+def as_text(value: Any) -> str:  # noqa: ANN401 - any JSON
     """Returns a text as it is, anything else as compact JSON: `true`, `3`, `["a"]`."""
     if isinstance(value, str):
         return value

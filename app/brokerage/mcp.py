@@ -5,8 +5,10 @@ Access tokens by OAuth's client credentials are fetched when needed, and held in
 
 import asyncio
 import json
+import re
 import time
 import urllib.parse
+from base64 import b64decode
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
@@ -22,7 +24,7 @@ from typing_extensions import override
 from app.accounts.records import Account
 from app.accounts.tokens import AccountTokens, NotLinkedError, RevokedError
 from app.approvals.questions import SERVER
-from app.approvals.rules import Deed, DeedKind
+from app.approvals.rules import Deed, DeedKind, as_text
 from app.brokerage.http import (
     ProxyResponse,
     Refusal,
@@ -46,6 +48,12 @@ _KEYS: Final = frozenset(
 )
 """Of messages and of what they ask for. Source: Model Context Protocol 2025-06-18, schema."""
 _FOLDED_KEYS: Final = frozenset(map(str.casefold, _KEYS))
+_MEMBERS: Final = ("jsonrpc", "id", "method", "params", "result", "error")
+_OWN_META: Final = ("progressToken", "traceparent")
+_OWN_META_PREFIX: Final = "io.modelcontextprotocol/"
+"""Of a call's `_meta`, the protocol's own passes: it says nothing of what is done. Source: Model Context Protocol 2025-11-25, General fields."""
+_ENCODED: Final = re.compile(r"=\?base64\?([A-Za-z0-9+/=]*)\?=")
+"""Source: Model Context Protocol, SEP-2243, header values that are no plain ASCII."""
 _EARLY_S = 30.0
 """A token is replaced this long before it expires."""
 TOKEN_TIMEOUT_S = 10.0
@@ -361,11 +369,27 @@ def _odd_request(request: Request, body: bytes) -> Refusal | None:
     problem, messages = "", read_messages(body)
     if body and request.method != "POST":
         problem = f"a {request.method} with a body is not passed on"
-    told = request.headers.get("mcp-method")
-    methods = [one.get("method") for one in messages if isinstance(one, dict)]
-    if told is not None and methods and methods != [told]:
-        problem = "the header Mcp-Method names another method than the message"
+    asked = [one for one in messages if isinstance(one, dict)]
+    for name, value in request.headers.items():
+        if asked and name.startswith("mcp-") and not all(_says(name, value, one) for one in asked):
+            problem = f"the header {quote(name)} says something else than the message"
     return Refusal(status=400, kind="invalid_request_error", message=problem) if problem else None
+
+
+def _says(header: str, value: str, message: Mapping[str, Any]) -> bool:
+    """Whether a header that repeats something of a message says what the message says. Others have nothing to repeat."""
+    params = message.get("params")
+    params = params if isinstance(params, dict) else {}
+    if (encoded := _ENCODED.fullmatch(value)) is not None:
+        with suppress(ValueError):
+            value = b64decode(encoded[1]).decode()
+    if header == "mcp-method":
+        return value == message.get("method")
+    if header == "mcp-name":
+        return value in (params.get("name"), params.get("uri"))
+    arguments = params.get("arguments")
+    named = arguments.values() if isinstance(arguments, dict) else ()
+    return not header.startswith("mcp-param-") or value in map(as_text, named)
 
 
 def _forwarded_headers(headers: Mapping[str, str]) -> dict[str, str]:
@@ -382,17 +406,18 @@ def read_deed(server: str, message: object) -> Deed:
     whole = message if isinstance(message, dict) else {"message": message}
     method, params = whole.get("method", ""), whole.get("params")
     if method != CALL or not isinstance(params, dict):
-        return _deed(server, method, {"params": params})
-    arguments = params.get("arguments", {})
-    named = arguments if isinstance(arguments, dict) else {"arguments": arguments}
-    others = set(params) - {"name", "arguments", "_meta"}
-    rest = {f"params.{name}": params[name] for name in sorted(others)}
-    return _deed(server, params.get("name"), named | rest)
+        return _deed(server, method, {}, beside={"message": {"method": method, "params": params}})
+    rest = {name: value for name, value in params.items() if name not in ("name", "_meta")}
+    has_named = isinstance(rest.get("arguments", {}), dict)
+    arguments = rest.pop("arguments", {}) if has_named else {}
+    return _deed(server, params.get("name"), arguments, beside={"params": rest} if rest else {})
 
 
-def _deed(server: str, name: object, arguments: Mapping[str, Any]) -> Deed:
+def _deed(
+    server: str, name: object, arguments: Mapping[str, Any], *, beside: Mapping[str, Any]
+) -> Deed:
     target = f"{server}.{name}".encode("utf-8", "backslashreplace").decode()
-    return Deed(kind=DeedKind.TOOL, target=target, arguments=arguments)
+    return Deed(kind=DeedKind.TOOL, target=target, arguments=arguments, beside=beside)
 
 
 def render_not_done(message: object, reason: str) -> Mapping[str, Any]:
@@ -430,9 +455,28 @@ def _rewrite_json(body: bytes) -> bytes | Refusal:
             return invalid(
                 f"{quote(key)} is no key of the protocol, but some servers take it for one"
             )
-        return json.dumps(found).encode()
+        return json.dumps(_reduce(found)).encode()
     except (ValueError, RecursionError):
         return invalid("the body is no JSON that can be read")
+
+
+def _reduce(found: object) -> object:
+    """Returns messages without what the protocol does not know, or says nothing of what is done with: nobody who allows a call is shown that."""
+    if isinstance(found, list):
+        return [_reduce(one) for one in found]
+    if not isinstance(found, dict):
+        return found
+    message = {name: value for name, value in found.items() if name in _MEMBERS}
+    params = message.get("params")
+    if message.get("method") == CALL and isinstance(params, dict) and "_meta" in params:
+        meta = params["_meta"] if isinstance(params["_meta"], dict) else {}
+        own = {
+            name: value
+            for name, value in meta.items()
+            if name in _OWN_META or name.startswith(_OWN_META_PREFIX)
+        }
+        message["params"] = params | {"_meta": own}
+    return message
 
 
 def _find_lookalike(found: object) -> str | None:

@@ -21,6 +21,7 @@ from app.approvals.records import (
     Unanswered,
 )
 from app.approvals.rules import ASKER, CHANNEL, OPERATORS, ApprovalRule, Decision, Deed, DeedKind
+from app.approvals.showing import TooLongToShowError, render_deed
 from app.audit.records import Act, AuditEntry
 from app.errors import ErrorCode, LeaseLostError, OrionError
 from app.log import get_logger
@@ -35,7 +36,7 @@ from app.runs.broker import (
     UnrecordedError,
 )
 from app.runs.model import Run
-from app.runs.policy import RunPolicy, may_stop
+from app.runs.policy import RunPolicy, by_rule, may_stop
 from app.runs.ports import Dispatcher, RunPorts
 from app.runs.request import RunId
 
@@ -61,6 +62,9 @@ SHOW_TIMEOUT_S: Final = TELLING_S - 3.0
 OVER: Final = "the run is over"
 DONE: Final = "this was allowed once, and is done; ask anew to do it again"
 TOO_MANY: Final = f"{MAX_WAITING_OF_RUN} things wait for people already: wait for their answers"
+TOO_LONG: Final = (
+    "this is too long to be shown to the people who would allow it: do it in smaller parts"
+)
 _log = get_logger(__name__)
 
 
@@ -348,9 +352,13 @@ class ApprovalDesk:
     async def _ask_for(self, run: Run, rule: ApprovalRule, deed: Deed) -> Approval | None:
         """Returns what was allowed, to be used; None = it is allowed in the whole thread. Raises: as `approve`."""
         store, words = self._ports.approvals, rule.words
-        if await store.is_allowed_in(run.thread.key, rule=words, target=deed.target):
+        asker = run.request.user
+        if await store.is_allowed_in(run.thread.key, asker=asker, rule=words, target=deed.target):
             return None
-        shown = self._ports.mask(deed.text) if deed.arguments else ""
+        try:
+            shown = render_deed(deed, self._ports.mask)
+        except TooLongToShowError:
+            raise NotApprovedError(TOO_LONG) from None
         row = self._row(run, deed, by=rule.by)
         row = replace(row, shown=shown, rule=words, people=rule.people)
         answered = await self._ask(row, attempt=run.attempt)
@@ -363,11 +371,10 @@ class ApprovalDesk:
                     "or tell the person what you would do"
                 )
             case ApprovalState.DENIED:
-                by = ", ".join(one.user for one in answered.answers if not one.is_allowed)
-                raise NotApprovedError(f"{deed.target} was denied by {by}: do not try it again")
+                raise NotApprovedError(f"a person said no to {deed.target}: it is not done")
             case ApprovalState.EXPIRED:
                 raise ExpiredError(
-                    f"nobody allowed {deed.target} in time, which is no refusal: say in your answer what waits for a yes"
+                    f"nobody allowed {deed.target} in time, which is no refusal: it is not done yet"
                 )
             case ApprovalState.USED if not answered.is_once:
                 return None
@@ -470,11 +477,11 @@ def _text_of(press: Press, approval: Approval) -> str:
 def why_not_answer(approval: Approval, press: Press, policy: RunPolicy) -> str:
     """Returns why a person's answer does not count, for them; empty when it does."""
     is_let_in = not press.is_external and may_stop(press.user, policy)
-    is_let_in &= not policy.permissions.forbids(
-        Right.APPROVE, user=press.user, channel=approval.channel
-    )
     if is_let_in and may_answer(approval, press.user, policy):
-        return ""
+        ruling = policy.permissions.find(Right.APPROVE, user=press.user, channel=approval.channel)
+        if ruling is None or ruling.is_allowed:
+            return ""
+        return f"You may not answer here{by_rule(ruling)}. Your press has changed nothing."
     return f"This is for {who_may_answer(approval)} to answer; your press has changed nothing."
 
 

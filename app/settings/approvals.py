@@ -3,6 +3,7 @@
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
+from itertools import islice
 from typing import Annotated, Final
 
 from pydantic import (
@@ -57,6 +58,12 @@ def _check_tool(pattern: str) -> str:
     return pattern
 
 
+def _check_repository(pattern: str) -> str:
+    if "/" not in pattern and pattern != "*":
+        raise ValueError("names an owner and a repository, such as acme/api or acme/*")
+    return pattern
+
+
 def _check_host(pattern: str) -> str:
     try:
         entry = read_entry(pattern)
@@ -79,8 +86,8 @@ class ApprovalTable(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     tool: Annotated[_Pattern, AfterValidator(_check_tool)] | None = None
-    push: _Pattern | None = None
-    pull_request: _Pattern | None = None
+    push: Annotated[_Pattern, AfterValidator(_check_repository)] | None = None
+    pull_request: Annotated[_Pattern, AfterValidator(_check_repository)] | None = None
     host: Annotated[_Pattern, AfterValidator(_check_host)] | None = None
     own_key: Annotated[_Pattern, AfterValidator(_check_protocol)] | None = None
     arguments: dict[str, str] = Field(default_factory=dict)
@@ -154,8 +161,14 @@ def _shadowed(rules: ApprovalRules) -> Iterator[tuple[ApprovalRule, ApprovalRule
     """Yields pairs of an earlier rule, and a later one of the same list that says no more than it."""
     for own in (rules.general, *rules.of_channels.values()):
         for number, later in enumerate(own):
-            for earlier in own[:number]:
-                is_wider = earlier.kind is later.kind and not earlier.arguments
-                if is_wider and earlier.pattern in ("*", later.pattern):
-                    yield earlier, later
-                    break
+            wider = (earlier for earlier in own[:number] if _is_wider(earlier, later))
+            yield from ((earlier, later) for earlier in islice(wider, 1))
+
+
+def _is_wider(one: ApprovalRule, other: ApprovalRule) -> bool:
+    """Whether a rule covers all that another one does, as far as their patterns tell."""
+    if one.kind is not other.kind or not one.arguments.items() <= other.arguments.items():
+        return False
+    mine, its = one.folded_pattern, other.folded_pattern
+    # A star of the one stands for whatever stands for any text in the other.
+    return mine == its or (not set("?[") & set(mine) and fnmatchcase(its, mine))

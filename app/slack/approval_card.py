@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from app.approvals.records import Approval, ApprovalState
 from app.approvals.rules import ASKER, CHANNEL, OPERATORS, DeedKind
+from app.approvals.showing import visible
 from app.slack.actions import (
     ALLOW_ACTION,
     ALLOW_THREAD_ACTION,
@@ -13,7 +14,7 @@ from app.slack.actions import (
     WRITE_ACTION,
 )
 from app.slack.blocks import Block, MessagePart
-from app.slack.cards import context, cut, fenced, plain, quoted, section
+from app.slack.cards import code, context, cut, plain, quoted, section
 
 _DEEDS: Final = {
     DeedKind.TOOL: "use the tool",
@@ -22,8 +23,11 @@ _DEEDS: Final = {
     DeedKind.HOST: "reach the host",
     DeedKind.OWN_KEY: "spend from your own key for",
 }
+MAX_CODE_BLOCKS: Final = 5
+"""Enough for `app.approvals.showing.MAX_CHARS`."""
 _PERSON: Final = re.compile(r"[UW][A-Z0-9]+")
 _ANSWERED: Final = "✅ *Answered*"
+_HALF: Final = "⌛ *Expired*: too few people answered in time, which is no refusal"
 _QUESTION_ENDS: Final = {
     ApprovalState.ALLOWED: _ANSWERED,
     ApprovalState.USED: _ANSWERED,
@@ -50,9 +54,10 @@ def render_approval(approval: Approval) -> MessagePart:
     if approval.state is ApprovalState.WAITING:
         blocks.append(section(f"✋ {asks}. May I?"))
     else:
-        blocks.append(section(f"{_ENDS[approval.state]}: {deed}"))
+        is_half = approval.state is ApprovalState.EXPIRED and approval.answers
+        blocks.append(section(f"{_HALF if is_half else _ENDS[approval.state]}: {deed}"))
     if approval.shown:
-        blocks.append(section(fenced(approval.shown)))
+        blocks += code(approval.shown, blocks=MAX_CODE_BLOCKS)
     blocks.append(context(_facts(approval)))
     if approval.state is ApprovalState.WAITING:
         blocks.append(_buttons(approval))
@@ -62,7 +67,7 @@ def render_approval(approval: Approval) -> MessagePart:
 def _render_question(approval: Approval) -> MessagePart:
     is_waiting = approval.state is ApprovalState.WAITING
     head = "❓ *I need to know:*" if is_waiting else f"{_QUESTION_ENDS[approval.state]}:"
-    asked = cut(approval.target)
+    asked = cut(visible(approval.target))
     blocks: list[Block] = [section(f"{head}\n{asked}")]
     blocks += [section(quoted(one.text)) for one in approval.answers if one.text]
     otherwise = f"without an answer: {plain(approval.otherwise)}"
@@ -86,7 +91,7 @@ def _facts(approval: Approval) -> str:
     """Returns who may answer, until when, who has, and which rule asks."""
     facts = _people(approval)
     if approval.is_for_thread:
-        facts.append("for all of this thread")
+        facts.append(f"for all that <@{approval.asker}> asks in this thread")
     facts.append(f"rule `{plain(approval.rule)}`")
     return " · ".join(facts)
 

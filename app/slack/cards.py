@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from app.approvals.showing import visible
 from app.slack.blocks import Block
 from app.slack.markdown import escape, neutralise
 
@@ -12,9 +13,21 @@ MAX_QUOTED_LINES: Final = 40
 _LOOKALIKE_FENCE: Final = "\u02cb" * 3
 
 
-def fenced(text: str) -> str:
-    """Returns a text as a block of code."""
-    return f"```\n{cut(text.replace('```', _LOOKALIKE_FENCE))}\n```"
+def code(text: str, *, blocks: int) -> list[Block]:
+    """Returns a text as so many blocks of code as it needs, `blocks` at most; what does not fit is cut."""
+    rest = text.replace("```", _LOOKALIKE_FENCE)
+    found: list[Block] = []
+    while rest and len(found) < blocks:
+        piece = rest[:MAX_SHOWN_CHARS]
+        while len(escape(neutralise(piece))) > MAX_SHOWN_CHARS:
+            piece = piece[: len(piece) * 9 // 10]
+        end = piece.rfind("\n") + 1
+        if len(piece) < len(rest) and end > len(piece) * 2 // 3:
+            piece = piece[:end]  # whole lines
+        rest = rest[len(piece) :]
+        mark = "…" if rest and len(found) == blocks - 1 else ""
+        found.append(section(f"```\n{escape(neutralise(piece.rstrip()))}{mark}\n```"))
+    return found
 
 
 def quoted(text: str) -> str:
@@ -36,7 +49,8 @@ def cut(text: str, *, limit: int = MAX_SHOWN_CHARS) -> str:
 def plain(text: str) -> str:
     """Returns a name that may stand within code, with no more than `MAX_NAME_CHARS`."""
     short = text if len(text) <= MAX_NAME_CHARS else f"{text[:MAX_NAME_CHARS]}…"
-    return escape(neutralise(short)).replace("`", "\u02cb")
+    one_line = visible(short).replace("\n", "\\n").replace("\t", "\\t")
+    return escape(neutralise(one_line)).replace("`", "\u02cb")
 
 
 def section(text: str) -> Block:

@@ -109,11 +109,12 @@ class SqlApprovalStore:
         used = sa.update(approvals).where(allowed).values(state=ApprovalState.USED, is_told=False)
         return await self._call(lambda connection: connection.execute(used).rowcount == 1)
 
-    async def is_allowed_in(self, thread_key: str, *, rule: str, target: str) -> bool:
+    async def is_allowed_in(self, thread_key: str, *, asker: str, rule: str, target: str) -> bool:
         query = (
             sa.select(approvals.c.id)
             .where(
                 approvals.c.thread_key == thread_key,
+                approvals.c.asker == asker,
                 approvals.c.rule == rule,
                 approvals.c.target == target,
                 approvals.c.is_for_thread,
@@ -256,9 +257,9 @@ class MemoryApprovalStore:
         self._rows[approval_id] = replace(found, state=ApprovalState.USED, is_told=False)
         return True
 
-    async def is_allowed_in(self, thread_key: str, *, rule: str, target: str) -> bool:
+    async def is_allowed_in(self, thread_key: str, *, asker: str, rule: str, target: str) -> bool:
         return any(
-            (one.thread_key, one.rule, one.target) == (thread_key, rule, target)
+            (one.thread_key, one.asker, one.rule, one.target) == (thread_key, asker, rule, target)
             and one.is_for_thread
             and one.state in GIVEN_STATES
             for one in self._rows.values()

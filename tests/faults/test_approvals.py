@@ -61,7 +61,7 @@ async def test_a_yes_lets_exactly_this_through_once(tmp_path: Path) -> None:
         assert await other == ""
         assert not again.done()
         await scene.press(scene.run.request.user, number=2, says=False)
-        assert "denied by U1" in await again
+        assert "said no to linear.create_issue" in await again
 
 
 async def test_nobody_has_answered_yet(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ async def test_many_wait_at_once(tmp_path: Path) -> None:
             )
         said = [await one for one in waiting]
         assert sum(text == "" for text in said) == MAX_WAITING_OF_RUN / 2
-        assert sum("denied by U1" in text for text in said) == MAX_WAITING_OF_RUN / 2
+        assert sum("said no to" in text for text in said) == MAX_WAITING_OF_RUN / 2
 
 
 class _CountedApprovals:
@@ -254,6 +254,18 @@ async def test_a_yes_for_the_thread(tmp_path: Path) -> None:
         other = scene.group.create_task(scene.approved(replace(DEED, target="linear.delete_issue")))
         await scene.press("U1", number=2, says=False)
         assert await other
+
+
+async def test_a_yes_for_the_thread_is_for_one_asker(tmp_path: Path) -> None:
+    """What another person asks there is asked for: the rule names who asks."""
+    async with scene_of(tmp_path, hold_s=5) as scene:
+        waiting = scene.group.create_task(scene.approved())
+        await scene.press("U1", is_for_thread=True)
+        assert await waiting == ""
+        (own,) = await scene.store.approvals.of_run(scene.run.id)
+        key = {"rule": own.rule, "target": own.target}
+        assert await scene.store.approvals.is_allowed_in(own.thread_key, asker="U1", **key)
+        assert not await scene.store.approvals.is_allowed_in(own.thread_key, asker="U2", **key)
 
 
 async def test_a_yes_of_two_for_the_thread_is_both_of_theirs(tmp_path: Path) -> None:

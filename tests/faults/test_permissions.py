@@ -123,9 +123,16 @@ async def test_who_may_change_a_channels_defaults(tmp_path: Path) -> None:
         assert "cannot be changed from Slack here" in ends["U9"].detail
 
 
-@pytest.mark.parametrize(("user", "is_counted"), [("U2", True), ("U9", False), ("U3", False)])
-async def test_who_may_approve(tmp_path: Path, user: str, *, is_counted: bool) -> None:
-    """A group that the rule names, without those of it who may not."""
+@pytest.mark.parametrize(
+    ("user", "told"),
+    [
+        ("U2", ""),
+        ("U9", "This is for somebody whom the operator has named or an operator to answer"),
+        ("U3", "You may not answer here (permissions[0] of orion.toml)"),
+    ],
+)
+async def test_who_may_approve(tmp_path: Path, user: str, told: str) -> None:
+    """A group that the rule names, without those of it who may not, who are told by which rule."""
     asks = ApprovalRule(
         kind=DeedKind.TOOL, pattern="*", decision=Decision.ASK, by=("backend", "operators")
     )
@@ -146,8 +153,9 @@ async def test_who_may_approve(tmp_path: Path, user: str, *, is_counted: bool) -
         (row,) = await core.store.approvals.of_run(run.id)
         await desk.press(Press(approval_id=row.id, user=user, is_allowed=True))
         (row,) = await core.store.approvals.of_run(run.id)
-        assert row.state is (ApprovalState.ALLOWED if is_counted else ApprovalState.WAITING)
-        assert bool(core.replies.ephemerals) is not is_counted
+        assert row.state is (ApprovalState.WAITING if told else ApprovalState.ALLOWED)
+        said = [text for *_, text in core.replies.ephemerals]
+        assert [text.startswith(told) for text in said] == ([True] if told else [])
 
 
 async def test_budgets_of_ones_own(tmp_path: Path) -> None:

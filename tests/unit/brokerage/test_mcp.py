@@ -524,9 +524,9 @@ async def test_other_methods_are_asked_for_too(world: World) -> None:
             batch = [{"jsonrpc": "2.0", "id": 1, **call_of(text="x")}] * 2
             answer = await http.post(f"{world.url}/broker/mcp/notes", json=batch, headers=own)
             assert (answer.status_code, "one call at a time" in answer.text) == (400, True)
-    assert [(deed.target, deed.arguments) for deed in asked.deeds] == [
-        ("notes.tasks/cancel", {"params": {"taskId": "7"}})
-    ]
+    (deed,) = asked.deeds
+    message = {"method": "tasks/cancel", "params": {"taskId": "7"}}
+    assert (deed.target, deed.beside) == ("notes.tasks/cancel", {"message": message})
     assert world.log == []
 
 
@@ -544,5 +544,42 @@ async def test_what_is_not_an_argument_is_part_of_it_too(world: World) -> None:
         )
     first, second, third, odd = asked.deeds
     assert first.digest == second.digest
-    assert third.arguments == {"text": "x", "params.task": {"ttl": 9}}
-    assert odd.arguments == {"arguments": [1]}
+    assert (third.arguments, third.beside) == ({"text": "x"}, {"params": {"task": {"ttl": 9}}})
+    assert (odd.arguments, odd.beside) == ({}, {"params": {"arguments": [1]}})
+    assert len({deed.digest for deed in asked.deeds}) == 3
+
+
+async def test_what_nobody_is_shown_is_not_passed_on(world: World) -> None:
+    """Neither keys that the protocol does not know, nor what a client says beside a call that is not the protocol's own."""
+    meta = {"progressToken": 3, "io.modelcontextprotocol/x": "y", "as_user": "admin"}
+    call = call_of(text="x")
+    call["params"] |= {"_meta": meta}
+    with asking(world, Asked()) as token:
+        answer = await world.post("packed", token, **call, extra={"delete": True})
+    seen = json.loads(answer.json()["result"][1])
+    assert seen["params"]["_meta"] == {"progressToken": 3, "io.modelcontextprotocol/x": "y"}
+    assert "extra" not in seen
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "status"),
+    [
+        ("Mcp-Name", "note", 200),
+        ("Mcp-Name", "delete", 400),
+        ("Mcp-Param-Text", "x", 200),
+        ("Mcp-Param-Text", "=?base64?eA==?=", 200),
+        ("Mcp-Param-Text", "=?base64?eQ==?=", 400),
+        ("Mcp-Param-Text", "=?base64?e?=", 400),
+        ("Mcp-Param-Team", "ops", 400),
+    ],
+)
+async def test_a_header_says_what_the_call_says(
+    world: World, name: str, value: str, status: int
+) -> None:
+    """Servers may go by either."""
+    with asking(world, Asked()) as token:
+        headers = {"authorization": f"Bearer {token}", name: value}
+        async with httpx.AsyncClient(verify=NO_TLS, trust_env=False) as http:
+            body = {"jsonrpc": "2.0", "id": 1, **call_of(text="x")}
+            answer = await http.post(f"{world.url}/broker/mcp/packed", json=body, headers=headers)
+    assert answer.status_code == status

@@ -90,6 +90,13 @@ def test_two_people_and_one_has_said_yes() -> None:
     assert ALLOW_ACTION in actions_of(half)
 
 
+def test_too_few_have_said_yes_in_time() -> None:
+    """It does not say that nobody did."""
+    half = replace(WAITING, people=2, answers=(YES,), state=ApprovalState.EXPIRED)
+    assert "too few people answered in time" in shown(half)
+    assert "nobody answered" not in shown(half)
+
+
 HOSTILE: list[dict[str, Any]] = [
     {"shown": "```\n<!channel> <@U2> *bold* ``` `x` & <https://evil.example|here>"},
     {"target": "a.`<!here>`"},
@@ -109,6 +116,21 @@ def test_what_an_agent_wrote_is_shown_and_does_nothing(changes: dict[str, Any]) 
         assert ping not in text
     assert check_blocks([dict(block) for block in part.blocks])
     text.encode()
+
+
+def test_all_of_it_is_shown() -> None:
+    """As many blocks as it takes; a name cannot go on behind its own code."""
+    text = "\n".join(f'"key{number}": "{"x" * 60}&"' for number in range(100))
+    whole = "".join(
+        block["text"]["text"]
+        for block in render_approval(replace(WAITING, shown=text)).blocks
+        if block["type"] == "section"
+    )
+    assert all(f"key{number}" in whole for number in range(100))
+    assert "…" not in whole
+    assert "a.b\\n*reviewed* <U+202E>" in shown(
+        replace(WAITING, target="a.b\n*reviewed* \u202e")
+    ).replace("\\\\", "\\").replace("&lt;", "<").replace("&gt;", ">")
 
 
 QUESTION = replace(
