@@ -1,8 +1,8 @@
 """One attempt of a run: what its steps share, how its progress is told while it goes, and what comes of it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
@@ -196,16 +196,24 @@ class Attempt:
                 if self.approvals.covers(deed):
                     step = stack.enter_context(self.trace.step("approval"))
                     step.set(kind=deed.kind, target=deed.target)
-                    stack.enter_context(self.time.standing_still())
+                    stack.enter_context(self._waiting_for_people())
                 await self.approvals.approve(deed, before)
 
     async def ask_person(self, question: Question) -> str:
         """Implements AskPerson; meanwhile its time stands still."""
         if self.approvals is None or self.approvals.ask_person is None:
             raise NotApprovedError("nobody can be asked here")
-        with self.trace.step("question") as step, self.time.standing_still():
+        with self.trace.step("question") as step, self._waiting_for_people():
             step.set(options=len(question.options), who=question.who)
             return await self.approvals.ask_person(question)
+
+    @contextmanager
+    def _waiting_for_people(self) -> Iterator[None]:
+        """Its time stands still while inside, and its message says why."""
+        with self.time.standing_still(), self.tracker.waiting():
+            self.show()
+            yield
+        self.show()
 
     async def until_approved(self, deed: Deed) -> None:
         """Returns when Orion itself may do this for the run, once and now.

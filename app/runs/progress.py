@@ -40,6 +40,7 @@ class ProgressTracker:
         """Masked."""
         self._text = ""
         self.steps = 0
+        self._waiting = 0
 
     @property
     def has_text(self) -> bool:
@@ -48,6 +49,15 @@ class ProgressTracker:
 
     def enter(self, phase: str) -> None:
         self._phase = phase
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Says instead of the phase that people are waited for, while inside; there may be several at once."""
+        self._waiting += 1
+        try:
+            yield
+        finally:
+            self._waiting -= 1
 
     def restart(self) -> None:
         """Forgets what was fed, which comes again."""
@@ -88,7 +98,7 @@ class ProgressTracker:
 
     def current(self, *, elapsed_s: float) -> Progress:
         return Progress(
-            phase=self._phase,
+            phase="Waiting for a person's answer" if self._waiting else self._phase,
             elapsed_s=elapsed_s,
             tools=tuple(self._tools.values()),
             plan=self._plan,

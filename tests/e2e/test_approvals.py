@@ -66,6 +66,9 @@ async def asking_stage(
             yield stage, notes
 
 
+WAITS = "Waiting for a person's answer"
+
+
 def call(text: str) -> str:
     return f"@Orion call: mcp__notes__note {json.dumps({'text': text})}"
 
@@ -83,6 +86,7 @@ async def test_a_tool_is_used_after_a_yes(prepared_claude: Path, tmp_path: Path)
         shown = json.dumps(card["blocks"])
         assert "`notes.note`" in shown
         assert "first" in shown
+        await stage.client.wait_for_reply(ts, lambda one: WAITS in json.dumps(one["blocks"]))
         await stage.client.press(card, ALLOW_ACTION, user=COLLEAGUE)
         (told,) = [
             one for one in await stage.client.replies(ts) if one["ephemeral_to"] == COLLEAGUE

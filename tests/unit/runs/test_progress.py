@@ -68,3 +68,12 @@ def test_text_so_far_is_kept_and_bounded() -> None:
     tracker.feed(TextDelta(text="x" * 50_000 + "end"))
     assert len(tracker.current(elapsed_s=0).text) == 12_000
     assert tracker.current(elapsed_s=0).text.endswith("end")
+
+
+def test_while_people_are_waited_for_it_says_so() -> None:
+    """However many at once; then it goes on with what it said."""
+    tracker = ProgressTracker(str)
+    tracker.enter("Working")
+    with tracker.waiting(), tracker.waiting():
+        assert tracker.current(elapsed_s=1).phase == "Waiting for a person's answer"
+    assert tracker.current(elapsed_s=1).phase == "Working"
