@@ -102,7 +102,7 @@ class RepositoryRig:
         return listed.splitlines()
 
     async def _run(
-        self, action: Literal["clone", "publish", "seal"], *, grant: str
+        self, action: Literal["clone", "publish", "seal", "ignore"], *, grant: str
     ) -> RepositoryReport:
         granted = ModelGrant(
             run_id=RunId("run_1"),
