@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+import structlog
+
 from app.egress.hosts import HostEntry
 from tests.egress.place import Place, hosts_of_packages, open_place
 
@@ -63,6 +65,7 @@ def _counted(place: Place, seen: dict[str, tuple[int, int]]) -> str:
 
 
 async def main() -> None:
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     hosts = await hosts_of_packages()
     sections = [_HEAD.format(date=datetime.now(UTC).date())]
     for kind in KINDS:
