@@ -10,6 +10,7 @@ from app.runs.approvals import Press
 from app.runs.intake import Intake
 from app.runs.request import RunId
 from app.slack.api import SlackApi, SlackFault, within
+from app.slack.cards import section
 from app.slack.fields import object_of, text_of
 from app.slack.signature import is_id
 
@@ -117,7 +118,10 @@ class AnswerModal:
             "title": plain("Your answer"),
             "submit": plain("Answer"),
             "close": plain("Cancel"),
-            "blocks": [input_block(_ANSWER, "What shall I do?", element) | {"optional": False}],
+            "blocks": [
+                *_question_above(body),
+                input_block(_ANSWER, "What shall I do?", element) | {"optional": False},
+            ],
         }
         await open_modal(self._api, body, view, timeout_s=self._open_timeout_s)
 
@@ -137,6 +141,14 @@ class AnswerModal:
             )
             await self._intake.press(press)
         return {}
+
+
+def _question_above(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Returns the question that stands in the message of the button; nothing where that is in the Home tab."""
+    blocks = object_of(body, "message").get("blocks")
+    first = blocks[0] if isinstance(blocks, list) and blocks else None
+    asked = text_of(object_of(first, "text"), "text") if isinstance(first, dict) else ""
+    return [section(asked)] if asked else []
 
 
 async def open_modal(

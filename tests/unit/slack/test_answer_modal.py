@@ -55,6 +55,32 @@ async def test_an_answer_is_written(
     assert intake.heard == [WRITTEN] * 2
 
 
+@pytest.mark.parametrize(
+    ("fields", "asked"),
+    [
+        (
+            {
+                "message": {
+                    "blocks": [{"type": "section", "text": {"text": "*I need to know:* x?"}}]
+                }
+            },
+            ["*I need to know:* x?"],
+        ),
+        ({"message": {"blocks": []}}, []),
+        ({"view": {"type": "home"}}, []),
+    ],
+)
+async def test_the_question_stands_above(
+    app: AsyncApp, slack_server: SlackServer, fields: dict[str, Any], asked: list[str]
+) -> None:
+    """Whoever writes has not to remember it."""
+    await press(app, WRITE_ACTION, **fields)
+    (call,) = slack_server.arguments("views.open")
+    *above, field = call["view"]["blocks"]
+    assert [block["text"]["text"] for block in above] == asked
+    assert field["type"] == "input"
+
+
 async def test_an_option_is_chosen(app: AsyncApp, intake: RecordingIntake) -> None:
     assert await press(app, CHOOSE_ACTIONS[1]) == 200
     assert intake.heard == [Press(approval_id="apv_1", user="U1", is_allowed=True, option=1)]
