@@ -210,10 +210,12 @@ class Attempt:
     @contextmanager
     def _waiting_for_people(self) -> Iterator[None]:
         """Its time stands still while inside, and its message says why."""
-        with self.time.standing_still(), self.tracker.waiting():
+        try:
+            with self.time.standing_still(), self.tracker.waiting():
+                self.show()
+                yield
+        finally:
             self.show()
-            yield
-        self.show()
 
     async def until_approved(self, deed: Deed) -> None:
         """Returns when Orion itself may do this for the run, once and now.
