@@ -2,7 +2,7 @@
 
 import asyncio
 import gc
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -13,6 +13,7 @@ from fastapi import FastAPI
 from pydantic import SecretStr
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from app.aio import background
@@ -32,7 +33,11 @@ from app.compose.models import missing_for_serving
 from app.compose.providers import join_installation
 from app.dispatch.slices import SliceDispatcher, WakeUps
 from app.log import export_failures, get_logger
+from app.operators.desk import Desk
+from app.operators.door import Door
+from app.operators.pages import create_pages
 from app.runs.intake import Intake
+from app.runs.model import SystemClock
 from app.runs.ports import Dispatcher
 from app.runs.request import RunId
 from app.settings.group import SettingsError
@@ -207,6 +212,22 @@ async def open_service(
     tell("service.stopped")
 
 
+def _operators_page(settings: Settings, outside: Outside, core: Core) -> Sequence[Route]:
+    token = _plain(settings.service.ops_token)
+    if token is None:
+        return ()
+    clock = SystemClock()
+    desk = Desk(
+        outside.adapters.store,
+        policy=core.policy,
+        pools=core.runners.pools,
+        mask=core.ports.mask,
+        trace_link=core.ports.tracer.link,
+        clock=clock,
+    )
+    return create_pages(desk, Door(token, now=clock.now), token=token)
+
+
 @asynccontextmanager
 async def _open_web(
     settings: Settings, outside: Outside, core: Core, health: Health, catch_up: CatchUp | None
@@ -230,6 +251,7 @@ async def _open_web(
         broker=outside.broker.router if settings.service.public_url else None,
         ops_token=_plain(settings.service.ops_token),
         is_loopback=settings.service.is_loopback and not outside.role.is_brief,
+        operators=_operators_page(settings, outside, core),
     )
     if outside.slices is not None:
         parts = replace(
@@ -241,8 +263,13 @@ async def _open_web(
         yield replace(parts, broker=None)
         return
     slack, adapters = outside.slack, outside.adapters
+    public_url = settings.service.public_url
     overviews = Overviews(
-        core.ports, catalog=core.runners.catalog, policy=core.policy, identity=slack.identity
+        core.ports,
+        catalog=core.runners.catalog,
+        policy=core.policy,
+        identity=slack.identity,
+        operators_page=f"{public_url}/ops" if public_url and parts.operators else "",
     )
     entry = open_entry(
         entry_options(settings),

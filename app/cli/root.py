@@ -2,6 +2,8 @@
 
 import json
 import re
+import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -20,7 +22,7 @@ from app.cli.output import (
 from app.cli.sandboxes import Provider, repositories, sandboxes, snapshots
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
-runs = typer.Typer(no_args_is_help=True, help="Look at runs, and stop one.")
+runs = typer.Typer(no_args_is_help=True, help="Look at runs; stop, retry or replay one.")
 notes = typer.Typer(no_args_is_help=True, help="What people told Orion to remember in channels.")
 traces = typer.Typer(no_args_is_help=True, help="What Langfuse has of runs.")
 egress = typer.Typer(no_args_is_help=True, help="The hosts that sandboxes may reach.")
@@ -117,32 +119,68 @@ def verify(
 
 
 @app.command()
-def doctor(as_json: AsJson = False) -> None:
-    """Check settings, database, engine, sandbox, Slack, model and Langfuse by using them."""
-    from app.cli.commands.doctor import examine
+def ask(
+    question: str,
+    sandbox: Annotated[
+        str | None, typer.Option(help="Where it runs; as ORION_SANDBOX says without it.")
+    ] = None,
+    agent: Annotated[str | None, typer.Option(help="Who answers it.")] = None,
+) -> None:
+    """Ask a question without Slack; prints each step and the answer."""
+    from app.cli.commands.verify import ask as run
+
+    settings = read_settings(orion_sandbox=sandbox, orion_agent=agent)
+    exit_with(0 if run_async(run(settings, question, write=print)) else 1)
+
+
+@app.command()
+def tui() -> None:
+    """Runs and sandboxes, live in this terminal."""
+    try:
+        from app.cli.tui.board import Board
+    except ModuleNotFoundError:
+        fail("it needs the extra: pip install 'orion[tui]'")
+    from app.cli.tui.office import open_office
 
     settings = read_settings()
 
+    async def show() -> None:
+        async with open_office(settings) as office:
+            await Board(office).run_async()
+
+    run_async(show())
+
+
+@app.command()
+def doctor(
+    as_json: AsJson = False,
+    mention: Annotated[
+        str,
+        typer.Option(
+            metavar="CHANNEL",
+            help="Then wait for a mention there, and follow it to its answer; the channel's name or id.",
+        ),
+    ] = "",
+) -> None:
+    """Check settings, database, engine, sandbox, Slack, model and Langfuse by using them."""
+    from app.cli.commands.doctor import Finding, examine
+    from app.cli.commands.mention import follow_mention
+
+    settings = read_settings()
+
+    def show(finding: Finding) -> bool:
+        if as_json:
+            print(json.dumps(finding.row))
+        else:
+            fix = f"  ->  {finding.fix}" if finding.fix else ""
+            print(f"{'ok' if finding.is_ok else 'FAIL':5}{finding.part:10} {finding.detail}{fix}")
+        return finding.is_ok
+
     async def collect() -> bool:
-        is_ok = True
-        async for finding in examine(settings):
-            is_ok = is_ok and finding.is_ok
-            if as_json:
-                print(
-                    json.dumps(
-                        {
-                            "part": finding.part,
-                            "ok": finding.is_ok,
-                            "detail": finding.detail,
-                            "fix": finding.fix,
-                        }
-                    )
-                )
-            else:
-                fix = f"  ->  {finding.fix}" if finding.fix else ""
-                print(
-                    f"{'ok' if finding.is_ok else 'FAIL':5}{finding.part:10} {finding.detail}{fix}"
-                )
+        is_ok = all([show(finding) async for finding in examine(settings)])
+        if mention:
+            followed = await follow_mention(settings, mention, tell=partial(print, file=sys.stderr))
+            is_ok = show(followed) and is_ok
         return is_ok
 
     exit_with(0 if run_async(collect()) else 1)
@@ -277,7 +315,8 @@ def list_runs(
     limit: Annotated[int, typer.Option(min=1, max=1000)] = 20, as_json: AsJson = False
 ) -> None:
     """The newest runs."""
-    from app.cli.commands.runs import as_row, recent_runs, short_line_of
+    from app.cli.commands.runs import recent_runs, short_line_of
+    from app.operators.records import as_row
 
     rows = [as_row(run) for run in run_async(recent_runs(read_settings(), limit=limit))]
     print_rows(rows, short_line_of, as_json=as_json)
@@ -291,7 +330,8 @@ def show_run(
     patch: Annotated[bool, typer.Option("--patch", help="What it did to the files.")] = False,
 ) -> None:
     """One run, by its id or the beginning of it."""
-    from app.cli.commands.runs import as_row, asked_of, file_of_run, find_run, lines_of, steps_of
+    from app.cli.commands.runs import asked_of, file_of_run, find_run, lines_of, steps_of
+    from app.operators.records import as_row
     from app.runs.model import RunFileKind
 
     if log or patch:
@@ -321,7 +361,8 @@ def show_costs(
     as_json: AsJson = False,
 ) -> None:
     """Show what runs have used and cost; they are forgotten after ORION_RETENTION_DAYS."""
-    from app.cli.commands.runs import By, sum_costs
+    from app.cli.commands.runs import sum_costs
+    from app.operators.records import By
 
     if by not in set(By):
         fail(f"--by: there are {', '.join(By)}, not {by!r}", code=USAGE)
@@ -342,6 +383,18 @@ def stop_run(run_id: str) -> None:
     if not is_asked:
         fail(f"run {run_id} is over, or was asked to stop already")
     print("asked to stop")
+
+
+@runs.command("retry")
+def retry_run(run_id: str) -> None:
+    """Ask a failed run's question again, by its id or the beginning of it."""
+    from app.cli.commands.runs import UnfailedRunError
+    from app.cli.commands.runs import retry_run as retry
+
+    try:
+        print(run_async(retry(read_settings(), run_id)))
+    except UnfailedRunError as exc:
+        fail(str(exc))
 
 
 @runs.command("replay")

@@ -360,6 +360,9 @@ def create_health(
     async def auth() -> str:
         return (await slack.identify()).bot_user_id
 
+    async def hearing() -> str:
+        return slack.hearing.probe()
+
     async def sandbox() -> str:
         if provider is None:
             return "made by other processes"
@@ -371,7 +374,7 @@ def create_health(
         return "; ".join(str(one) for one in pools()) or "off"
 
     return Health(
-        inside={"database": database, "engine": engine, "pool": pool},
+        inside={"database": database, "engine": engine, "pool": pool, "hearing": hearing},
         outside={"slack": auth, "sandbox": sandbox},
         clock=SystemClock(),
     )

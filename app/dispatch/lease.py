@@ -253,6 +253,23 @@ class ProcessLease:
                     _log.warning("lease.not_renewed", error=type(exc).__name__, reason=str(exc))
                 punctual, is_sick = 0, True
 
+    async def look_around(self) -> None:
+        """Takes what the command line has had accepted, now and then: for a process that has no others, and no lease to renew."""
+        is_sick = False
+        while True:
+            await asyncio.sleep(RENEW_INTERVAL_S)
+            if self._is_over:
+                return
+            try:
+                if self._attendant is not None:
+                    async with asyncio.timeout(TAKE_OVER_TIMEOUT_S):
+                        await self._attendant.take_over()
+                is_sick = False
+            except Exception as exc:  # noqa: BLE001 - must outlive a sick database
+                if not is_sick:
+                    _log.warning("lease.not_looked", error=type(exc).__name__, reason=str(exc))
+                is_sick = True
+
     async def _come_back(self) -> None:
         if self._is_over:
             return
@@ -294,7 +311,8 @@ async def open_lease(leases: Leases, *, is_brief: bool = False) -> AsyncIterator
     keeping: asyncio.Task[None] | None = None
     try:
         async with open_task_group() as group:
-            keeping = group.create_task(lease.keep(), name="lease") if leases.is_shared else None
+            looking = lease.keep() if leases.is_shared else lease.look_around()
+            keeping = group.create_task(looking, name="lease")
             try:
                 if leases.is_shared and not is_brief:
                     await lease.settle()

@@ -119,6 +119,22 @@ class OpenQuestions:
         return bool(run.result.candidates) and self._ports.clock.now() - asked_at <= PICK_WITHIN
 
 
+def retry_request(failed: Run, intent: RetryIntent, *, now: datetime) -> RunRequest:
+    """Returns the request of a run that takes up a failed one's turn."""
+    request = failed.request
+    where = {"team": request.team, "channel": request.channel, "message_ts": request.message_ts}
+    changes = {
+        "run_id": run_id_for(**where, click=intent.click_ts),
+        "user": intent.user,
+        "is_external": intent.is_external,
+        "late_s": 0,
+        "retry_of": failed.id,
+        "click_ts": intent.click_ts,
+        "received_at": now,
+    }
+    return request.model_copy(update=changes)
+
+
 def follower_id(asking: Run) -> RunId:
     """Returns the id of the one run that follows a question for a repository."""
     request = asking.request
@@ -221,23 +237,7 @@ class Intake:
         if failed is None or failed.state is not RunState.FAILED:
             self._log.info("event.ignored", reason="nothing_to_retry", run_id=intent.run_id)
             return
-        request = failed.request
-        run_id = run_id_for(
-            team=request.team,
-            channel=request.channel,
-            message_ts=request.message_ts,
-            click=intent.click_ts,
-        )
-        changes = {
-            "run_id": run_id,
-            "user": intent.user,
-            "is_external": intent.is_external,
-            "late_s": 0,
-            "retry_of": failed.id,
-            "click_ts": intent.click_ts,
-            "received_at": self._ports.clock.now(),
-        }
-        await self.accept(request.model_copy(update=changes))
+        await self.accept(retry_request(failed, intent, now=self._ports.clock.now()))
 
     async def pick(self, pick: Pick) -> None:
         """Goes on with a question, in the repository that was chosen: once, whoever else clicks; the person is told why not.

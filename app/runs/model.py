@@ -312,6 +312,8 @@ class Process:
     started_at: datetime
     alive_until: datetime
     """By the database's clock. Until then what it has is its own; later the others may take it over."""
+    version: str | None = None
+    """Of Orion; None = of one that did not tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

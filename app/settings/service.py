@@ -41,6 +41,11 @@ class SlackSettings(SettingsGroup):
         description="App-level token (xapp-…); set = Socket Mode instead of HTTP events.",
         json_schema_extra={"is_first": True},
     )
+    config_token: SecretStr | None = Field(
+        None,
+        alias="SLACK_CONFIG_TOKEN",
+        description="App configuration token (xoxe.xoxp-…, api.slack.com/apps, good for twelve hours), for `orion doctor` alone: it compares the app's manifest with Orion's.",
+    )
     api_url: Annotated[Url, AfterValidator(lambda url: url if url.endswith("/") else url + "/")] = (
         Field(
             "https://slack.com/api/",
@@ -316,7 +321,7 @@ class ServiceSettings(SettingsGroup):
     ops_token: SecretStr | None = Field(
         None,
         alias="ORION_OPS_TOKEN",
-        description="Bearer token for /metrics, which without it answers only where Orion is bound to loopback.",
+        description="For operators: opens the page at /ops, of which there is none without it; the bearer token of /metrics, which without it answers only where Orion is bound to loopback.",
     )
     retention_days: int = Field(
         14,

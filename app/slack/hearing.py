@@ -4,6 +4,10 @@ import asyncio
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from typing import Final
+
+DEAF_AFTER_S: Final = 60.0
+"""The client pings every 10 s; a socket that answers none looks connected and delivers nothing."""
 
 
 class Hearing:
@@ -13,6 +17,7 @@ class Hearing:
         self._since: datetime | None = None
         self._changed = asyncio.Event()
         self._sign_s: float | None = None
+        self._answered_s: Callable[[], float] | None = None
 
     @property
     def since(self) -> datetime | None:
@@ -28,6 +33,23 @@ class Hearing:
     def silent_s(self) -> float:
         """Returns for how many seconds nothing has come; 0 where no sign is looked for, as over HTTP, where that is Slack's to know."""
         return 0.0 if self._sign_s is None else time.monotonic() - self._sign_s
+
+    @property
+    def unanswered_s(self) -> float | None:
+        """Returns for how many seconds Slack's socket has answered no ping; None where there is none, as over HTTP."""
+        return None if self._answered_s is None else max(0.0, time.time() - self._answered_s())
+
+    def probe(self) -> str:
+        """Returns how it hears, for operators. Raises: OSError: by a socket that answers nothing."""
+        if self.unanswered_s is None:
+            return "over HTTP, or another process does"
+        if self.unanswered_s > DEAF_AFTER_S:
+            raise OSError(f"Slack's socket has answered nothing for {self.unanswered_s:.0f} s")
+        return f"Slack's socket answered {self.unanswered_s:.0f} s ago"
+
+    def watch(self, answered_s: Callable[[], float]) -> None:
+        """Takes notice of a socket. `answered_s`: when it answered last, by this machine's clock."""
+        self._answered_s = answered_s
 
     def note(self) -> None:
         """Notes that something has come; from the first time on, silence counts."""

@@ -241,7 +241,9 @@ class AppHome:
             button = {"type": "button", "action_id": KEYS_ACTION, "text": plain(BUTTON)}
             blocks.append({"type": "actions", "elements": [button]})
         if overview.deployment is not None:
-            text = deployment_text(overview.deployment, overviews.policy)
+            text = deployment_text(
+                overview.deployment, overviews.policy, page=overviews.operators_page
+            )
             blocks += _part("How it goes, for operators", text)
         return blocks
 

@@ -1,6 +1,6 @@
 """The Slack app manifest: exactly the scopes and events that Orion uses, by what they are for, so that one which lacks some can be told."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -65,6 +65,46 @@ def find_lacking(granted: Collection[str]) -> Mapping[str, Sequence[str]]:
         return {}
     lacking = {one.name: [name for name in one.scopes if name not in granted] for one in FEATURES}
     return {name: scopes for name, scopes in lacking.items() if scopes}
+
+
+_OWN_WORDS: Final = frozenset(
+    {
+        "_metadata",
+        "display_information",
+        "display_name",
+        "description",
+        "name",
+        "usage_hint",
+        "agent_description",
+    }
+)
+"""What whoever made the app may call as they like."""
+
+
+def find_drift(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> Sequence[str]:
+    """Returns what an app's manifest lacks of the wanted one, or has otherwise, by paths; what it has besides, and how things are called, is its own."""
+    return sorted(_drift(wanted, found, ""))
+
+
+def _drift(wanted: Any, found: Any, path: str) -> Iterator[str]:  # noqa: ANN401 - JSON
+    match wanted:
+        case dict() if not isinstance(found, dict):
+            yield f"{path} is missing"
+        case dict():
+            for name in wanted.keys() - _OWN_WORDS:
+                yield from _drift(wanted[name], found.get(name), f"{path}.{name}".lstrip("."))
+        case [str(), *_]:
+            if missing := [one for one in wanted if one not in (found or ())]:
+                yield f"{path} lacks {', '.join(missing)}"
+        case list():
+            for one in wanted:
+                known = one.get("command") or one.get("callback_id")
+                same = (
+                    it for it in found or () if known in (it.get("command"), it.get("callback_id"))
+                )
+                yield from _drift(one, next(same, None), f"{path} {known}")
+        case _ if wanted != found:
+            yield f"{path} is {found!r}, not {wanted!r}"
 
 
 def manifest(*, public_url: str | None, socket_mode: bool) -> dict[str, Any]:

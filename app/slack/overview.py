@@ -67,7 +67,10 @@ class Overviews:
         catalog: Catalog,
         policy: RunPolicy,
         identity: Callable[[], BotIdentity | None],
+        operators_page: str = "",
     ) -> None:
+        """`operators_page`: its address, for operators; empty = there is none."""
+        self.operators_page = operators_page
         self.ports = ports
         self.catalog = catalog
         self.policy = policy
@@ -141,8 +144,8 @@ def budget_text(budget: DayBudget) -> str:
     return f"{of_whom[0].upper()}{of_whom[1:]}: {render_money(spent)}{of} spent today (UTC){end}"
 
 
-def deployment_text(deployment: Deployment, policy: RunPolicy) -> str:
-    """Returns how it goes with everybody's runs."""
+def deployment_text(deployment: Deployment, policy: RunPolicy, *, page: str = "") -> str:
+    """Returns how it goes with everybody's runs, and where all of it is."""
     counts: dict[str, int] = {}
     for state, count in deployment.counts.items():
         counts[_STATES[state]] = counts.get(_STATES[state], 0) + count
@@ -155,6 +158,8 @@ def deployment_text(deployment: Deployment, policy: RunPolicy) -> str:
     ]
     if deployment.undelivered:
         lines.append(f"Answers that Slack did not take: {deployment.undelivered}")
+    if page:
+        lines.append(f"<{page}|All of it>, behind `ORION_OPS_TOKEN`")
     return "\n".join(f"• {line}" for line in lines)
 
 

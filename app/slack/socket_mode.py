@@ -21,10 +21,8 @@ from app.aio import open_task_group
 from app.log import get_logger
 from app.slack.api import SlackRefusal, SlackUnreachable
 from app.slack.connection import create_client
-from app.slack.hearing import Hearing
+from app.slack.hearing import DEAF_AFTER_S, Hearing
 
-DEAF_AFTER_S: Final = 60.0
-"""The client pings every 10 s; a socket that answers none looks connected and delivers nothing."""
 QUIET_AFTER_S: Final = 600.0
 """A socket that answers pings may deliver nothing all the same; one that has delivered nothing for so long is replaced."""
 PING_INTERVAL_S: Final = 10.0
@@ -86,6 +84,8 @@ async def open_socket_mode(
     _tell(hearing, client)
     try:
         await _connect(handler)
+        opened_s = time.time()
+        hearing.watch(lambda: max(opened_s, client.last_ping_pong_time or 0.0))
         closing = asyncio.Event()
         async with open_task_group() as group:
             group.create_task(

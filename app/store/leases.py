@@ -22,6 +22,7 @@ from typing import TypeVar
 import sqlalchemy as sa
 from typing_extensions import Unpack
 
+from app import __version__
 from app.audit.records import AuditEntry
 from app.errors import LeaseLostError
 from app.runs.model import UNFINISHED_STATES, Process, ProcessId, Run, RunState
@@ -69,6 +70,7 @@ def _this_process() -> Process:
         is_working=True,
         started_at=now,
         alive_until=now,
+        version=__version__,
     )
 
 
@@ -181,6 +183,15 @@ class SqlLeases:
         ordered = query.order_by(processes.c.started_at)
         rows = await self._call(lambda connection: connection.execute(ordered).mappings().all())
         return [Process(**row) for row in rows]
+
+    async def owned(self) -> Mapping[ProcessId, int]:
+        """Returns how many unfinished runs each process has."""
+        counted = sa.select(runs.c.owner, sa.func.count()).where(
+            _UNFINISHED, runs.c.owner.is_not(None)
+        )
+        query = counted.group_by(runs.c.owner)
+        rows = await self._call(lambda connection: connection.execute(query).all())
+        return {ProcessId(owner): int(count) for owner, count in rows}
 
     async def settings_of_others(self) -> Mapping[str, Mapping[str, str]]:
         """Returns what `describe` was told of settings in the other living processes, by the processes' names."""

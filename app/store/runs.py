@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import sqlalchemy as sa
 from typing_extensions import Unpack
 
 from app.aio import open_task_group
-from app.errors import LeaseLostError
+from app.errors import ErrorCode, LeaseLostError
 from app.runs.budget import JUDGEMENTS, BudgetKey, SpentCall, charges, day_of, to_micro
 from app.runs.model import (
     BEGINNING_STATES,
@@ -229,6 +230,21 @@ async def open_store(location: Path | str) -> AsyncIterator["SqlRunStore"]:
                 await close_engine(engine, executor)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunQuery:
+    """Which runs are meant; what is empty or None is any."""
+
+    state: RunState | None = None
+    code: ErrorCode | None = None
+    provider: str = ""
+    agent: str = ""
+    user: str = ""
+    before: datetime | None = None
+    """Accepted earlier than then."""
+    limit: int = 50
+    """1 to 1,000: all are read at once."""
+
+
 class SqlRunStore:
     """Make it with `open_store`."""
 
@@ -406,6 +422,34 @@ class SqlRunStore:
         """Returns runs whose id begins like that."""
         query = sa.select(runs).where(runs.c.id.startswith(prefix, autoescape=True)).limit(limit)
         return await self._select(query)
+
+    async def find(self, query: RunQuery) -> Sequence[Run]:
+        """Returns the runs that are meant, the newest first."""
+        meant = {"state": query.state, "error_code": query.code, "provider": query.provider}
+        meant |= {"agent": query.agent, "user": query.user}
+        found = sa.select(runs).where(
+            *(runs.c[name] == said for name, said in meant.items() if said)
+        )
+        if query.before is not None:
+            found = found.where(runs.c.created_at < query.before)
+        return await self._select(found.order_by(runs.c.created_at.desc()).limit(query.limit))
+
+    async def errors(self, since: datetime) -> Sequence[tuple[ErrorCode, int, Run]]:
+        """Returns how many of the runs accepted since then ended in each code, with the last of them; the most frequent first."""
+        is_meant = runs.c.error_code.is_not(sa.null()) & (runs.c.created_at >= since)
+        last = sa.func.max(runs.c.created_at).label("last")
+        counted = (
+            sa.select(runs.c.error_code, sa.func.count().label("times"), last)
+            .where(is_meant)
+            .group_by(runs.c.error_code)
+            .order_by(sa.desc("times"))
+        )
+        rows = await self._call(lambda connection: connection.execute(counted).all())
+        return [
+            (row.error_code, int(row.times), run)
+            for row in rows
+            for run in await self.find(RunQuery(code=row.error_code, limit=1))
+        ]
 
     async def recent_of(self, team: str, user: str, *, limit: int) -> Sequence[Run]:
         query = sa.select(runs).where(runs.c.team == team, runs.c.user == user)

@@ -1,6 +1,7 @@
 """HTTP around the service: health, metrics, hosting."""
 
 __all__ = [
+    "assets",
     "health",
     "hosting",
     "invocations",

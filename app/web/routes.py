@@ -2,13 +2,14 @@
 
 import hmac
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from fastapi import APIRouter, FastAPI
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.log import get_logger
@@ -51,6 +52,8 @@ class WebParts:
     """What a cron asks for, and says what it has done; None = it is done without being asked."""
     cron_secret: str | None = None
     """What it says; None = nobody may."""
+    operators: Sequence[Route] = ()
+    """The operators' page; empty = there is none, as without a token for it."""
 
 
 class _EventsFirst:
@@ -97,6 +100,7 @@ def install_routes(app: FastAPI, parts: WebParts) -> None:
         return refuse_sweep(request, parts.cron_secret) or PlainTextResponse(await parts.sweep())
 
     app.add_route("/ops/sweep", sweep)
+    app.router.routes += parts.operators
     app.add_middleware(_EventsFirst, events=events)
     app.add_route("/healthz", healthz)
     app.add_route("/readyz", readyz)

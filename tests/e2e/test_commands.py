@@ -7,7 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.e2e.harness import WITH_POOL, Stage, text_of
+from app.playground.slack.types import YOU
+from app.runs.testing import RunId
+from tests.e2e.harness import WITH_POOL, Stage, has_stop_button, run_of, text_of
 from tests.e2e.orion_process import run_cli
 
 pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(180)]
@@ -44,6 +46,27 @@ async def test_runs_are_listed_shown_and_stopped(
     assert code == FAILED
     assert "over" in said
     assert (await shared.cli("runs", "show", "run_nosuch"))[0] == FAILED
+
+
+async def test_a_failed_run_is_asked_again(shared: Stage) -> None:
+    """From the command line, as Retry in Slack would: as its asker, in its thread, once for each; what has not failed is not."""
+    ts = await shared.client.say("@Orion !context")
+    await shared.answer(ts)
+    run_id = shared.run_id(ts)
+    code, said = await shared.cli("runs", "retry", run_id)
+    assert code == 0, said
+    again = said.strip()
+    answer = await shared.client.wait_for_reply(
+        ts, lambda reply: run_of(reply) == again and not has_stop_button(reply), timeout_s=60
+    )
+    assert "too long for the model" in str(answer["blocks"])
+    record = await shared.orion.run(RunId(again))
+    assert record is not None
+    assert (record.request.retry_of, record.request.user) == (run_id, YOU)
+    well = await shared.client.say("@Orion hello")
+    await shared.answer(well)
+    code, said = await shared.cli("runs", "retry", shared.run_id(well))
+    assert (code, "has not failed: it is succeeded" in said) == (FAILED, True)
 
 
 async def test_verify_and_doctor_work_beside_the_service(shared: Stage) -> None:

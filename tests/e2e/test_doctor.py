@@ -1,5 +1,6 @@
 """`orion doctor` on an install that works, and on ones that are broken in one way each: the part is named, with what to do."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -8,7 +9,11 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from tests.e2e.harness import Stage
+from app.aio import open_task_group
+from app.playground.slack.types import FakeSlackConfig
+from app.slack.manifest import manifest
+from tests.e2e.conftest import OpenOrion
+from tests.e2e.harness import Stage, open_world
 
 pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(120)]
 
@@ -90,6 +95,18 @@ async def test_an_install_that_works(shared: Stage) -> None:
             "",
         ),
         ("model", {"ANTHROPIC_BASE_URL": NOWHERE}, "/v1/models: ConnectError", "check the key"),
+        (
+            "manifest",
+            {"SLACK_CONFIG_TOKEN": "xoxe-wrong", "ORION_PUBLIC_URL": NOWHERE},
+            "apps.manifest.export: invalid_auth",
+            "make a new SLACK_CONFIG_TOKEN",
+        ),
+        (
+            "manifest",
+            {"SLACK_CONFIG_TOKEN": FakeSlackConfig().config_token, "ORION_PUBLIC_URL": NOWHERE},
+            "it differs: features is missing; oauth_config is missing; settings is missing",
+            "paste `orion manifest`",
+        ),
         ("langfuse", {"LANGFUSE_SECRET_KEY": "sk-wrong"}, "HTTP 401", "check LANGFUSE_BASE_URL"),
         ("langfuse", {"LANGFUSE_BASE_URL": NOWHERE}, "ConnectError", "check LANGFUSE_BASE_URL"),
     ],
@@ -104,6 +121,18 @@ async def test_a_broken_install(
     assert says in lines[part]
     assert f"->  {fix}" in lines[part]
     assert "hunter2" not in str(lines)
+
+
+async def test_a_manifest_that_is_orions(start_orion: OpenOrion) -> None:
+    """The app's is asked for and compared."""
+    url = "https://orion.acme.example"
+    config = FakeSlackConfig(
+        rate_limits="off", manifest=manifest(public_url=url, socket_mode=False)
+    )
+    async with open_world(config) as world, start_orion(world) as stage:
+        changes = {"ORION_PUBLIC_URL": url, "SLACK_CONFIG_TOKEN": config.config_token}
+        _, lines = await lines_of(stage, **changes)
+    assert lines["manifest"].endswith("the app has what `orion manifest` says")
 
 
 async def test_before_the_first_start(shared: Stage) -> None:
@@ -155,3 +184,31 @@ async def test_nothing_is_set(shared: Stage, tmp_path: Path) -> None:
     assert failed >= {"settings", "slack", "events", "model"}
     assert "SLACK_BOT_TOKEN" in lines["settings"]
     assert "ANTHROPIC_API_KEY" in lines["model"]
+
+
+async def test_a_mention_is_followed_to_its_answer(shared: Stage) -> None:
+    """From Slack to the thread, with how long each part took."""
+
+    before = len(await shared.client.calls("users.conversations"))
+
+    async def say_when_asked() -> None:
+        while len(await shared.client.calls("users.conversations")) == before:
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(0.5)
+        await shared.client.say("@Orion hello")
+
+    async with open_task_group() as group:
+        group.create_task(say_when_asked())
+        code, said = await shared.cli("doctor", "--mention", "general")
+    (line,) = [one for one in said.splitlines() if one[5:].startswith("mention")]
+    assert (code, line[:2]) == (0, "ok"), said
+    assert "in #general: heard after " in line
+    assert "answered after " in line
+
+
+@pytest.mark.parametrize("channel", ["nowhere", "C0NOWHERE"])
+async def test_a_channel_that_is_none(shared: Stage, channel: str) -> None:
+    """Nobody is waited for."""
+    code, said = await shared.cli("doctor", "--mention", channel)
+    assert code == 1
+    assert "FAIL mention" in said

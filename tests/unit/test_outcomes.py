@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from app.cli.commands.runs import as_row
+from app.operators.records import as_row
 from app.redaction import Masker
 from app.runs.testing import Outcome, Run, RunId, RunState
 from app.tracing.observations import SpanSanitizer, result_attributes

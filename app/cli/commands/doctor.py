@@ -15,6 +15,7 @@ from app.cli.commands.probes import (
     TryError,
     clock_skew_s,
     describe_machine,
+    export_manifest,
     measure_disk,
     try_app_token,
     try_langfuse,
@@ -39,7 +40,7 @@ from app.settings.orion_toml import ORION_TOML
 from app.settings.settings import Settings
 from app.slack.api import SlackFault, SlackRefusal
 from app.slack.connection import open_slack
-from app.slack.manifest import MANIFEST_FIX
+from app.slack.manifest import MANIFEST_FIX, find_drift, manifest
 from app.store.engine import (
     StateDirectoryBusyError,
     UnreadableStoreError,
@@ -75,6 +76,11 @@ class Finding:
     detail: str
     fix: str = ""
 
+    @property
+    def row(self) -> Mapping[str, object]:
+        """Returns what `--json` prints."""
+        return {"part": self.part, "ok": self.is_ok, "detail": self.detail, "fix": self.fix}
+
 
 Check = Callable[[Settings], Awaitable[str]]
 """Returns a line for people. Raises: _ProblemError."""
@@ -104,6 +110,7 @@ async def examine(settings: Settings) -> AsyncIterator[Finding]:
         ("pool", _pool),
         ("slack", _slack),
         ("events", _events),
+        *((("manifest", _manifest),) if settings.slack.config_token is not None else ()),
         ("clock", _clock),
         ("model", _model),
         ("own keys", _own_keys),
@@ -366,6 +373,24 @@ async def _events(settings: Settings) -> str:
             else "let the proxy lead /slack/events of ORION_PUBLIC_URL here, and check SLACK_SIGNING_SECRET"
         )
         raise _ProblemError(str(exc), fix) from exc
+
+
+async def _manifest(settings: Settings) -> str:
+    """Compares what the app has with what `orion manifest` says."""
+    public_url, is_socket = settings.service.public_url, settings.slack.app_token is not None
+    try:
+        wanted = manifest(public_url=public_url, socket_mode=is_socket)
+        drift = find_drift(wanted, await export_manifest(settings))
+    except ValueError as exc:
+        raise _ProblemError(str(exc), "set ORION_PUBLIC_URL, or SLACK_APP_TOKEN") from exc
+    except TryError as exc:
+        fix = (
+            "make a new SLACK_CONFIG_TOKEN at api.slack.com/apps, or unset it: it is for this alone"
+        )
+        raise _ProblemError(str(exc), fix) from exc
+    if drift:
+        raise _ProblemError(f"it differs: {'; '.join(drift)}", MANIFEST_FIX)
+    return "the app has what `orion manifest` says"
 
 
 async def _clock(settings: Settings) -> str:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import httpx
+from pydantic import SecretStr
 
 from agent_scripts.adapter import ModelProtocol
 from app import __version__
@@ -95,17 +96,39 @@ async def try_model(protocol: ModelProtocol, source: ModelSource) -> str:
 
 async def try_app_token(settings: Settings) -> str:
     """Asks Slack for a socket, and opens none: an open one would be sent events. Raises: TryError."""
-    token = settings.slack.app_token
-    url = f"{settings.slack.api_url}apps.connections.open"
+    await call_slack(settings, "apps.connections.open", settings.slack.app_token)
+    return "Slack gives sockets for SLACK_APP_TOKEN"
+
+
+async def export_manifest(settings: Settings) -> Mapping[str, Any]:
+    """Returns the manifest that the app of the bot token has. Raises: TryError.
+
+    Source: Slack Web API, bots.info and apps.manifest.export, read 2026-11.
+    """
+    slack = settings.slack
+    bot, config = slack.bot_token, slack.config_token
+    bot_id = (await call_slack(settings, "auth.test", bot)).get("bot_id")
+    asked = await call_slack(settings, "bots.info", bot, bot=bot_id)
+    app_id = dict(asked.get("bot") or {}).get("app_id")
+    told = await call_slack(settings, "apps.manifest.export", config, app_id=app_id)
+    found = told.get("manifest")
+    if not isinstance(found, dict):
+        raise TryError("apps.manifest.export: it has no manifest")
+    return found
+
+
+async def call_slack(
+    settings: Settings, method: str, token: SecretStr | None, **arguments: object
+) -> Mapping[str, Any]:
+    """Returns what a method of Slack's answers. Raises: TryError: it refuses, or nobody answers."""
+    headers = {"authorization": f"Bearer {token.get_secret_value() if token else ''}"}
     answer = await _ask(
-        "POST",
-        url,
-        headers={"authorization": f"Bearer {token.get_secret_value() if token else ''}"},
+        "POST", f"{settings.slack.api_url}{method}", headers=headers, data=arguments
     )
     told = _json_of(answer)
     if not told.get("ok"):
-        raise TryError(f"apps.connections.open: {told.get('error') or answer.status_code}")
-    return "Slack gives sockets for SLACK_APP_TOKEN"
+        raise TryError(f"{method}: {told.get('error') or answer.status_code}")
+    return told
 
 
 async def try_public_url(settings: Settings) -> str:

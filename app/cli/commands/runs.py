@@ -1,24 +1,23 @@
 """What run records tell, and the tables that they are in; writes only a request to stop one."""
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from app.approvals.records import Approval
-from app.approvals.rules import DeedKind
-from app.runs.budget import render_money
-from app.runs.model import Run, RunFileKind, SharedFile
-from app.runs.ports import RunCost
-from app.runs.request import AttachedFile
+from app.audit.records import Act, AuditEntry
+from app.operators.records import By, Sum, add_up
+from app.runs.intake import RetryIntent, retry_request
+from app.runs.model import Run, RunFileKind, RunState
+from app.runs.request import RunId
 from app.runs.stop import may_be_stopped, stop_entry
 from app.settings.settings import Settings
 from app.store.engine import name_of, own_state_directory
 from app.store.migrations import migrate_store
 from app.store.runs import SqlRunStore, open_store
+from app.tracing.null import NullTracer
 from app.tracing.steps import StepRecord, read_steps
 
 OPERATOR = "operator"
@@ -27,6 +26,10 @@ OPERATOR = "operator"
 
 class UnknownRunError(Exception):
     """No run, or more than one, has an id beginning like that."""
+
+
+class UnfailedRunError(Exception):
+    """A run that has not failed is not taken up again."""
 
 
 class UnsaidRunError(ValueError):
@@ -88,6 +91,53 @@ async def stop_run(settings: Settings, prefix: str) -> bool:
         return await store.request_stop(run.id, user=OPERATOR, at=now)
 
 
+async def retry_run(settings: Settings, prefix: str) -> RunId:
+    """Has a failed run's turn taken up once more, as whoever asked would by Retry; the Orion that runs places it within some seconds. Returns the new run's id.
+
+    Raises:
+        UnknownRunError
+        UnfailedRunError
+    """
+    failed = await find_run(settings, prefix)
+    if failed.state is not RunState.FAILED:
+        raise UnfailedRunError(f"{failed.id} has not failed: it is {failed.state}")
+    now, asker = datetime.now(UTC), failed.request
+    intent = RetryIntent(
+        run_id=failed.id,
+        user=asker.user,
+        click_ts=f"{now.timestamp():.6f}",
+        is_external=asker.is_external,
+    )
+    request = retry_request(failed, intent, now=now)
+    run = Run(
+        id=request.run_id,
+        request=request,
+        created_at=now,
+        trace_id=NullTracer().trace_id(request.run_id),
+    )
+    async with open_records(settings) as store:
+        await store.audit.add(retry_entry(run, OPERATOR, at=now))
+        await store.add(run)
+    return run.id
+
+
+def retry_entry(run: Run, user: str, *, at: datetime) -> AuditEntry:
+    """Returns what the audit log says of an operator who has a question asked again."""
+    request = run.request
+    return AuditEntry(
+        id=f"{run.id}:{Act.ASK}:{user}",
+        at=at,
+        team=request.team,
+        channel=request.channel,
+        user=user,
+        act=Act.ASK,
+        target=request.user,
+        is_allowed=True,
+        reason="the command line",
+        run_id=run.id,
+    )
+
+
 async def file_of_run(settings: Settings, prefix: str, kind: RunFileKind) -> str:
     """Returns what a run left: its log or its patch; empty when it left none.
 
@@ -103,73 +153,6 @@ async def steps_of(settings: Settings, run: Run) -> Sequence[StepRecord]:
     """Returns what was done for a run, step by step."""
     async with open_records(settings) as store:
         return read_steps(await store.files.load(run.id, RunFileKind.STEPS))
-
-
-def as_row(
-    run: Run, asked: Sequence[Approval] = (), steps: Sequence[StepRecord] = ()
-) -> Mapping[str, object]:
-    """Returns what `--json` prints of a run; no content. `asked`: what it has needed people for."""
-    seconds = (
-        (run.ended_at - run.started_at).total_seconds() if run.ended_at and run.started_at else None
-    )
-    return {
-        "id": run.id,
-        "state": run.state,
-        "code": run.result.error_code,
-        "detail": run.result.detail,
-        "thread": run.thread.key,
-        "user": run.request.user,
-        "message_ts": run.request.message_ts,
-        "reply_ts": run.reply_ts,
-        "agent": run.agent,
-        "model": run.model,
-        "provider": run.provider,
-        "sandbox_id": run.sandbox_id,
-        "attempt": run.attempt,
-        "resumed": run.result.resumed,
-        "retry_of": run.request.retry_of,
-        "created_at": run.created_at.isoformat(),
-        **run.result.measures,
-        "duration_s": seconds,  # until it was told; the measured one ends with the attempt
-        "delivery": run.delivery,
-        "changes": asdict(run.result.changes) if run.result.changes else None,
-        "files_in": _files(run.request.content.files),
-        "files_out": _files(run.result.files),
-        "hosts": [asdict(one) for one in run.result.hosts],
-        "settings": [asdict(one) for one in run.effective or ()],
-        "trace": [
-            {
-                "name": one.name,
-                "parent": one.parent,
-                "started_at": one.started_at.isoformat(),
-                "duration_s": round(one.duration_s, 3),
-                "error": one.error,
-            }
-            for one in steps
-        ],
-        "asked": [
-            {
-                "kind": one.kind,
-                "target": "" if one.kind is DeedKind.QUESTION else one.target,
-                "rule": one.rule,
-                "state": one.state,
-                "by": [answer.user for answer in one.answers],
-            }
-            for one in asked
-        ],
-        "stopped_by": run.stop_requested_by,
-        "input_tokens": run.result.usage.input_tokens,
-        "output_tokens": run.result.usage.output_tokens,
-        "cached_tokens": run.result.usage.cache_read_tokens
-        + run.result.usage.cache_creation_tokens,
-        "model_calls": run.result.usage.model_calls,
-        "outside_effect": run.has_outside_effect,
-        "trace_id": run.trace_id,
-    }
-
-
-def _files(files: Sequence[AttachedFile | SharedFile]) -> Sequence[Mapping[str, object]]:
-    return [{"name": one.name, "bytes": one.size} for one in files]
 
 
 def short_line_of(row: Mapping[str, object]) -> str:
@@ -219,44 +202,6 @@ def _line_of_asked(one: Mapping[str, Any]) -> str:
     return f"{what}: {one['state']}{by}"
 
 
-class By(StrEnum):
-    DAY = "day"
-    USER = "user"
-    CHANNEL = "channel"
-    AGENT = "agent"
-    MODEL = "model"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sum:
-    """The cost of several runs together: those of one day, person, channel, agent or model."""
-
-    name: str
-    runs: int
-    tokens: int
-    cost: int | None
-    """Micro-dollars, of the runs whose cost is known; None = there is none."""
-    unknown: int
-    """Runs whose cost is not."""
-
-    @property
-    def row(self) -> Mapping[str, object]:
-        return {
-            "name": self.name,
-            "runs": self.runs,
-            "tokens": self.tokens,
-            "cost_micro_usd": self.cost,
-            "runs_of_unknown_cost": self.unknown,
-        }
-
-    @property
-    def line(self) -> str:
-        money = "unknown" if self.cost is None else render_money(self.cost)
-        is_mixed = self.unknown and self.cost is not None
-        unknown = f"  and {self.unknown} of unknown cost" if is_mixed else ""
-        return f"{self.name:26} {self.runs:7} runs {self.tokens:14,} tokens  {money:>10}{unknown}"
-
-
 async def sum_costs(settings: Settings, *, days: int, by: By) -> Sequence[Sum]:
     """Returns sums, the dearest first; those of the last so many days, the last one being what has passed of today (UTC).
 
@@ -266,27 +211,6 @@ async def sum_costs(settings: Settings, *, days: int, by: By) -> Sequence[Sum]:
     today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     async with open_records(settings) as store:
         return add_up(await store.spending.of_runs(today - timedelta(days=days - 1)), by=by)
-
-
-def add_up(costs: Iterable[RunCost], *, by: By) -> Sequence[Sum]:
-    """Returns sums by that name; the dearest first."""
-    groups: dict[str, list[RunCost]] = {}
-    for one in costs:
-        name = f"{one.at:%Y-%m-%d}" if by is By.DAY else getattr(one, by)
-        groups.setdefault(name, []).append(one)
-    sums = [_sum_of(name, group) for name, group in groups.items()]
-    return sorted(sums, key=lambda one: (-(one.cost or 0), -one.tokens, one.name))
-
-
-def _sum_of(name: str, group: Sequence[RunCost]) -> Sum:
-    known = [one.cost for one in group if one.cost is not None]
-    return Sum(
-        name=name or "unknown",
-        runs=len(group),
-        tokens=sum(one.tokens for one in group),
-        cost=sum(known) if known else None,
-        unknown=len(group) - len(known),
-    )
 
 
 def migrate(settings: Settings) -> str:

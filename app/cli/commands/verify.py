@@ -1,7 +1,7 @@
-"""One real run in the chosen sandbox, without Slack: what works here, and how long each step takes."""
+"""One real run in the chosen sandbox, without Slack: to see what works here and how long each step takes, or for its answer."""
 
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -16,7 +16,7 @@ from app.compose.brokers import create_direct_broker, open_visiting_broker
 from app.compose.factories import create_runner, run_policy, start_logging
 from app.compose.models import asks_by_itself, describe_agent, missing_for_agent, needs_own_key
 from app.compose.providers import choose_provider, create_provider, with_namespace
-from app.errors import OrionError
+from app.errors import ErrorCode, OrionError
 from app.redaction import Masker
 from app.runs.attempt import Attempt
 from app.runs.history import Conversation
@@ -123,6 +123,33 @@ OFFLINE_KEYS = {
 
 async def verify(settings: Settings, *, write: Print) -> bool:
     """Runs it and prints each step; True when the agent answered with the tool's output."""
+
+    def is_right(attempt: Attempt, text: str) -> bool:
+        write(f"answer: {text[:200]!r}")
+        is_well = EXPECTED in text and attempt.tracker.steps > 0
+        told = "ok   the agent used its shell and answered"
+        write(told if is_well else "FAIL the answer lacks the tool's output")
+        return is_well
+
+    return await _answer(settings, PROMPT, judge=is_right, write=write)
+
+
+async def ask(settings: Settings, text: str, *, write: Print) -> bool:
+    """Runs a question in the sandbox, prints each step and the answer; True when there is one. Nothing is kept of it."""
+
+    def show(_attempt: Attempt, answer: str) -> bool:
+        write("")
+        write(answer)
+        return True
+
+    return await _answer(settings, text, judge=show, write=write)
+
+
+Judge = Callable[[Attempt, str], bool]
+"""Told how the agent has answered; whether that is well."""
+
+
+async def _answer(settings: Settings, text: str, *, judge: Judge, write: Print) -> bool:
     masker = start_logging(settings, level="ERROR")
     agent = settings.agents.default
     if asks_by_itself(agent) and (missing := missing_for_agent(settings, agent)):
@@ -130,10 +157,18 @@ async def verify(settings: Settings, *, write: Print) -> bool:
         return False
     try:
         async with open_model(settings, write) as answering:
-            return await _run(answering, masker, write, has_key=_has_key(settings))
+            attempt, finished = await _run(
+                answering, text, masker, write, has_key=_has_key(settings)
+            )
     except (OrionError, SandboxError) as exc:
         write(f"FAIL {exc.code}: {masker.mask(str(exc))}")
         return False
+    if finished.error is not None:
+        write(f"FAIL {finished.error}: {masker.mask(finished.detail)[-500:]}")
+        return False
+    if attempt.difference is not None:
+        write(f"changes:\n{masker.mask(attempt.difference.patch)}")
+    return judge(attempt, masker.mask(finished.text))
 
 
 @asynccontextmanager
@@ -158,7 +193,10 @@ def _has_key(settings: Settings) -> bool:
     return not missing_for_agent(settings, agent) and not needs_own_key(settings, agent)
 
 
-async def _run(settings: Settings, masker: Masker, write: Print, *, has_key: bool) -> bool:
+async def _run(
+    settings: Settings, text: str, masker: Masker, write: Print, *, has_key: bool
+) -> tuple[Attempt, TurnFinished]:
+    """Raises: OrionError, SandboxError: it could not be asked."""
     now = datetime.now(UTC)
     request = RunRequest(
         run_id=run_id_for(team="verify", channel="verify", message_ts=f"{now.timestamp():.6f}"),
@@ -167,7 +205,7 @@ async def _run(settings: Settings, masker: Masker, write: Print, *, has_key: boo
         thread_ts=f"{now.timestamp():.6f}",
         message_ts=f"{now.timestamp():.6f}",
         user="verify",
-        text=PROMPT,
+        text=text,
         surface=Surface.DM,
         received_at=now,
     )
@@ -181,10 +219,10 @@ async def _run(settings: Settings, masker: Masker, write: Print, *, has_key: boo
         write(f"agent: {describe_agent(settings.agents.default)}")
         write(f"provider: {provider.name} ({choice.reason}); {await provider.probe()}")
         if Capability.REMOTE in provider.capabilities and not has_key:
-            write(
-                "FAIL model: a sandbox in a cloud cannot reach the offline model on this machine; set a key for the model"
+            raise OrionError(
+                ErrorCode.MODEL_AUTH_FAILED,
+                "a sandbox in a cloud cannot reach the offline model on this machine; set a key for the model",
             )
-            return False
         if settings.mount is not None:
             write(f"! {settings.mount.sentence}")
         sessions = MemoryRunStore().sessions
@@ -222,16 +260,4 @@ async def _run(settings: Settings, masker: Masker, write: Print, *, has_key: boo
         assert isinstance(finished, TurnFinished)  # noqa: S101 - there are no slices
         for session in await sessions.all():
             await provider.delete_snapshot(SnapshotId(session.snapshot_slug))
-    if finished.error is not None:
-        write(f"FAIL {finished.error}: {masker.mask(finished.detail)[-500:]}")
-        return False
-    if attempt.difference is not None:
-        write(f"changes:\n{masker.mask(attempt.difference.patch)}")
-    write(f"answer: {masker.mask(finished.text)[:200]!r}")
-    is_right = EXPECTED in finished.text and attempt.tracker.steps > 0
-    write(
-        "ok   the agent used its shell and answered"
-        if is_right
-        else "FAIL the answer lacks the tool's output"
-    )
-    return is_right
+    return attempt, finished

@@ -4,7 +4,7 @@ import json
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from app.playground.slack.block_kit import (
     MARKDOWN_BLOCK_MAX,
@@ -151,13 +151,17 @@ POST_PER_CHANNEL, POST_PER_WORKSPACE = Rate(60, 5), Rate(180, 120)
 SPECIAL = Rate(600, 100)
 
 
+Caller = Literal["bot", "app", "config"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
     handler: Handler
     scopes: tuple[str, ...]
     """Any one of these suffices."""
     rate: Rate
-    takes_app_token: bool = False
+    caller: Caller = "bot"
+    """Whose token it takes."""
 
 
 METHODS: dict[str, Method] = {}
@@ -165,14 +169,12 @@ POST_MESSAGE = "chat.postMessage"
 
 
 def method(
-    name: str, *scopes: str, rate: Rate = SPECIAL, takes_app_token: bool = False
+    name: str, *scopes: str, rate: Rate = SPECIAL, caller: Caller = "bot"
 ) -> Callable[[Handler], Handler]:
     """Puts a handler into METHODS. Source: docs.slack.dev, "Required scopes" and tier of each method page, read 2026-11."""
 
     def register(handler: Handler) -> Handler:
-        METHODS[name] = Method(
-            handler=handler, scopes=scopes, rate=rate, takes_app_token=takes_app_token
-        )
+        METHODS[name] = Method(handler=handler, scopes=scopes, rate=rate, caller=caller)
         return handler
 
     return register
@@ -207,7 +209,22 @@ def _auth_test(call: Call) -> JsonObject:
     }
 
 
-@method("apps.connections.open", rate=Rate(20, 20), takes_app_token=True)
+@method("bots.info", "users:read", rate=TIER_3)
+def _bot_info(call: Call) -> JsonObject:
+    if call.args.text("bot") != BOT_ID:
+        raise SlackError("bot_not_found")
+    return {"bot": {"id": BOT_ID, "deleted": False, "name": "orion", "app_id": APP_ID}}
+
+
+@method("apps.manifest.export", rate=TIER_3, caller="config")
+def _export_manifest(call: Call) -> JsonObject:
+    """Source: Slack Web API, apps.manifest.export, read 2026-11."""
+    if call.args.text("app_id") != APP_ID:
+        raise SlackError("app_not_found")
+    return {"manifest": dict(call.config.manifest)}
+
+
+@method("apps.connections.open", rate=Rate(20, 20), caller="app")
 def _open_connection(call: Call) -> JsonObject:
     """Returns a one-use Socket Mode address."""
     ticket = secrets.token_urlsafe(16)

@@ -193,7 +193,7 @@ _CHECKS: Mapping[str, Callable[[JsonObject], None]] = {
 
 
 def _of_streams(handler: Callable[[Call], JsonObject], rate: Rate) -> Method:
-    return Method(handler=handler, scopes=("chat:write",), rate=rate, takes_app_token=False)
+    return Method(handler=handler, scopes=("chat:write",), rate=rate)
 
 
 STREAM_METHODS: Mapping[str, Method] = {

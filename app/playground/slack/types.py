@@ -53,7 +53,10 @@ class FakeSlackConfig:
     """Where events and actions are POSTed; may be set later on the fake Slack. None: they are logged as undeliverable."""
     bot_token: str = field(default="xoxb-playground-bot", repr=False)
     app_token: str = field(default="xapp-playground-app", repr=False)
+    config_token: str = field(default="xoxe.xoxp-playground-configuration", repr=False)
     signing_secret: str = field(default="playground-signing-secret", repr=False)
+    manifest: Mapping[str, Any] = field(default_factory=dict)
+    """What the app has."""
     scopes: frozenset[str] = DEFAULT_SCOPES
     rate_limits: Literal["real", "off"] = "real"
     ack_timeout_s: float = 3.0
@@ -80,6 +83,11 @@ class FakeSlackConfig:
     """The workspace's plan has agent features: sessions and suggested prompts."""
     banners: tuple[str, ...] = ()
     links: tuple[tuple[str, str], ...] = (("Traces", "/traces"), ("Deliveries", "/deliveries"))
+
+    @property
+    def tokens(self) -> Mapping[str, str]:
+        """Returns the app's tokens by their kinds."""
+        return {"bot": self.bot_token, "app": self.app_token, "config": self.config_token}
 
 
 @dataclass(slots=True, kw_only=True)

@@ -199,7 +199,7 @@ class WebApi:
 
     def _granted(self, method: Method) -> Mapping[str, str]:
         """Returns the header that names what the bot token may. Source: docs.slack.dev, "Permission scopes", X-OAuth-Scopes, read 2026-11."""
-        if method.takes_app_token:
+        if method.caller != "bot":
             return {}
         return {"x-oauth-scopes": ",".join(sorted(self._config.scopes))}
 
@@ -212,9 +212,9 @@ class WebApi:
             raise SlackError("not_authed")
         if self._faults.token_revoked:
             raise SlackError("token_revoked")
-        expected = self._config.app_token if method.takes_app_token else self._config.bot_token
-        if token != expected:
-            known = token in {self._config.app_token, self._config.bot_token}
+        tokens = self._config.tokens
+        if token != tokens[method.caller]:
+            known = token in tokens.values()
             raise SlackError("not_allowed_token_type" if known else "invalid_auth")
         if method.scopes and not self._config.scopes.intersection(method.scopes):
             provided = ",".join(sorted(self._config.scopes))

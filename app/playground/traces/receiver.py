@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI, HTTPException, Request, Response
-from fastapi.responses import FileResponse, JSONResponse, RedirectResponse
+from fastapi.responses import JSONResponse, RedirectResponse
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # has no stubs
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from app.web.assets import PAGE_HEADERS, file_response, page_response
 
 PLAYGROUND_PUBLIC_KEY: Final = "pk-lf-playground"
 PLAYGROUND_SECRET_KEY: Final = "sk-lf-playground"  # noqa: S105 - guards nothing: the page is local and open
@@ -26,13 +28,6 @@ MAX_BODY_BYTES: Final = 16 * 1024 * 1024
 MAX_INFLATED_BYTES: Final = 64 * 1024 * 1024
 
 _STATIC: Final = Path(__file__).parent / "static"
-_ASSETS: Final = ("traces.css", "traces.js", "traces.svg")
-_PAGE_HEADERS: Final = {
-    "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'none'",
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "cache-control": "no-store",
-}
 _SCORE_FIELDS: Final = ("id", "name", "value", "dataType", "traceId")
 KEPT_TRACES: Final = 200
 KEPT_OBSERVATIONS: Final = 2_000
@@ -281,10 +276,8 @@ def _add_pages(router: APIRouter, store: TraceStore) -> None:
         return _versioned(request, store.version, tree)
 
     @router.get("/traces/static/{name}")
-    async def asset(name: str) -> FileResponse:
-        if name not in _ASSETS:
-            raise HTTPException(404, "no such file")
-        return FileResponse(_STATIC / name, headers=_PAGE_HEADERS)
+    async def asset(name: str) -> Response:
+        return file_response(name, _STATIC)
 
     @router.get("/project/{project}/traces/{trace_id}")
     async def langfuses_own_address(project: str, trace_id: str) -> RedirectResponse:
@@ -293,13 +286,13 @@ def _add_pages(router: APIRouter, store: TraceStore) -> None:
 
     @router.get("/traces")
     @router.get("/traces/{trace_id}")
-    async def page() -> FileResponse:
-        return FileResponse(_STATIC / "traces.html", headers=_PAGE_HEADERS)
+    async def page() -> Response:
+        return page_response(_STATIC / "traces.html")
 
 
 def _versioned(request: Request, version: int, content: dict[str, Any]) -> Response:
     """The page asks every second; mostly the answer is that nothing is new."""
-    headers = {**_PAGE_HEADERS, "cache-control": "no-cache", "etag": f'"{version}"'}
+    headers = {**PAGE_HEADERS, "cache-control": "no-cache", "etag": f'"{version}"'}
     if request.headers.get("if-none-match") == headers["etag"]:
         return Response(status_code=304, headers=headers)
     return JSONResponse(content, headers=headers)

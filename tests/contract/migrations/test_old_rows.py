@@ -83,7 +83,10 @@ async def test_sums_of_days_begin_with_what_was_spent(database: Database) -> Non
         "ALTER TABLE orion_runs DROP COLUMN drained",
         "ALTER TABLE orion_runs DROP COLUMN effective",
         *(f"DROP INDEX ix_orion_runs_{name}" for name in ("created", "delivery")),
-        *(f"ALTER TABLE orion_processes DROP COLUMN {name}" for name in ("settings", "host")),
+        *(
+            f"ALTER TABLE orion_processes DROP COLUMN {name}"
+            for name in ("settings", "host", "version")
+        ),
         *(f"ALTER TABLE orion_sessions DROP COLUMN kept_{name}" for name in kept),
         "ALTER TABLE orion_schema DROP COLUMN oldest",
         "UPDATE orion_schema SET version = 10",

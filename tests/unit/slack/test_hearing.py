@@ -1,5 +1,6 @@
 """Since when this process hears, by Slack's clock: over HTTP, over a socket that closes or goes deaf, and where the database is sick."""
 
+import time
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
@@ -55,7 +56,7 @@ async def test_over_http_it_hears_from_the_start(intake: RecordingIntake) -> Non
     options = EntryOptions(
         signing_secret=SecretStr("s"), bot_token=SecretStr("xoxb-1"), base_url=NOWHERE
     )
-    assert hearing.since is None
+    assert (hearing.since, hearing.unanswered_s) == (None, None)
     entry = open_entry(options, identity=lambda: IDENTITY, intake=intake, hearing=hearing)
     async with entry:
         assert hearing.since is not None
@@ -109,6 +110,10 @@ async def test_a_new_socket_hears_anew(server_bolt: AsyncApp) -> None:
         assert second > first
         server.answers_pings = False
         assert await _connected(hearing, server, 3) > second
+        # New sockets do not answer either: that shows, however often they are replaced.
+        await until(lambda: (hearing.unanswered_s or 0) > 1.0)
+        server.answers_pings = True
+        await until(lambda: (hearing.unanswered_s or 9) < 0.5)
 
 
 async def test_a_quiet_socket_is_replaced(server_bolt: AsyncApp) -> None:
@@ -133,3 +138,14 @@ async def test_a_quiet_socket_is_replaced(server_bolt: AsyncApp) -> None:
         await until(lambda: hearing.silent_s < 0.5)
         assert len(server.sockets) == 1
         assert await _connected(hearing, server, 2) > first
+
+
+def test_a_deaf_socket_is_told() -> None:
+    """For as long as it answers nothing; over HTTP there is none."""
+    hearing = Hearing(_now)
+    assert "over HTTP" in hearing.probe()
+    hearing.watch(lambda: time.time() - 5)
+    assert hearing.probe() == "Slack's socket answered 5 s ago"
+    hearing.watch(lambda: time.time() - 61)
+    with pytest.raises(OSError, match="answered nothing for 61 s"):
+        hearing.probe()

@@ -5,7 +5,8 @@ from datetime import UTC, datetime
 
 from app.approvals.records import ApprovalAnswer, ApprovalState
 from app.approvals.rules import DeedKind
-from app.cli.commands.runs import as_row, lines_of
+from app.cli.commands.runs import lines_of
+from app.operators.records import as_row
 from tests.building import make_run
 from tests.contract.test_approval_stores import asked
 

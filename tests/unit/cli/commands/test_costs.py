@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from app.cli.commands.runs import By, add_up, as_row, lines_of
+from app.cli.commands.runs import lines_of
+from app.operators.records import By, add_up, as_row
 from app.runs.testing import Outcome, RunCost, RunState
 from tests.building import T0, make_run
 

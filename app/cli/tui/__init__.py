@@ -1,0 +1,3 @@
+"""`orion tui`: a deployment in a terminal."""
+
+__all__ = ["board", "office"]

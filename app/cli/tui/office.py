@@ -1,0 +1,153 @@
+"""What the terminal's screens show and do: the records by the operators' desk, sandboxes by their providers, deeds by the commands that there are."""
+
+import asyncio
+import re
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from app.cli.commands.runs import open_records, retry_run, stop_run
+from app.cli.commands.sandboxes import as_row, list_sandboxes
+from app.compose.factories import run_policy
+from app.compose.models import missing_for_agent
+from app.errors import ErrorCode
+from app.operators.desk import Desk
+from app.redaction import Masker
+from app.runs.model import RunState, SystemClock
+from app.runs.request import RunId
+from app.settings.settings import Settings, host_environment
+from app.store.runs import RunQuery
+from sandbox_runtime.registry import provider_names, provider_spec
+
+SHOWN_RUNS: Final = 200
+LACKING: Final = "-"
+"""Stands where a provider has no such figure."""
+ASK_TIMEOUT_S: Final = 3600.0
+
+
+class FilterError(ValueError):
+    """Words that filter nothing; the message says which, and what there is."""
+
+
+def read_filter(text: str) -> RunQuery:
+    """Returns the runs that words such as `state=failed user=U1 agent=claude provider=docker code=AGENT_IDLE` mean. Raises: FilterError."""
+    query = RunQuery(limit=SHOWN_RUNS)
+    for word in text.split():
+        name, mark, value = word.partition("=")
+        if not mark or name not in ("state", "user", "agent", "provider", "code"):
+            raise FilterError(f"{word!r}: write state=, user=, agent=, provider= or code=")
+        kinds: Mapping[str, Any] = {"state": RunState, "code": ErrorCode}
+        try:
+            query = replace(query, **{name: kinds.get(name, str)(value)})
+        except ValueError:
+            raise FilterError(f"{name}={value}: there are {', '.join(kinds[name])}") from None
+    return query
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a question asked from the terminal runs."""
+
+    provider: str
+    missing: str
+    """What it lacks to be used; empty = nothing that is known."""
+
+
+class Office:
+    """Made by `open_office`."""
+
+    def __init__(self, settings: Settings, desk: Desk) -> None:
+        self.settings = settings
+        self._desk = desk
+
+    async def runs(self, query: RunQuery) -> Sequence[Mapping[str, Any]]:
+        return list((await self._desk.runs(query))["runs"])
+
+    async def run(self, run_id: str) -> Mapping[str, Any] | None:
+        return await self._desk.run(RunId(run_id))
+
+    async def now(self) -> Mapping[str, Any]:
+        return await self._desk.now()
+
+    async def sandboxes(self) -> Sequence[Mapping[str, Any]]:
+        """Returns those of all providers that can be asked. Raises: OSError."""
+        return [as_row(one) for one in await list_sandboxes(self.settings)]
+
+    async def stop(self, run_id: str) -> str:
+        is_asked = await stop_run(self.settings, run_id)
+        return "asked to stop" if is_asked else "it is over, or was asked to stop already"
+
+    async def retry(self, run_id: str) -> str:
+        return f"asked again: {await retry_run(self.settings, run_id)}"
+
+    def places(self) -> Sequence[Place]:
+        """Returns the providers, the one that would be chosen first, with what each lacks."""
+        chosen = self.settings.sandbox.provider
+        names = sorted(provider_names(), key=lambda name: (name != chosen, name))
+        return [Place(provider=name, missing=self._missing(name)) for name in names]
+
+    def _missing(self, name: str) -> str:
+        spec = provider_spec(name)
+        if not spec.credentials:
+            return ""
+        values = self.settings.sandbox.provider_values(spec)
+        if any(all(values[one] for one in group) for group in spec.credentials):
+            return ""
+        return f"no credentials: orion setup {name}"
+
+    def missing_model(self) -> str:
+        return missing_for_agent(self.settings, self.settings.agents.default) or ""
+
+    async def ask(self, text: str, *, provider: str) -> AsyncIterator[str]:
+        """Runs a question without Slack; yields what `orion ask` prints, line by line."""
+        async for line in command_lines("ask", "--sandbox", provider, "--", text):
+            yield line
+
+    async def set_up(self, provider: str) -> AsyncIterator[str]:
+        """Yields the states that `orion setup` reaches; it asks nothing."""
+        async for line in command_lines("setup", provider, "--no-input"):
+            yield line
+
+
+async def command_lines(*arguments: str) -> AsyncIterator[str]:
+    """Yields what an `orion` command prints. It ends when nobody listens any more."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", "app.cli", *arguments),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env=host_environment(),
+    )
+    try:
+        assert process.stdout is not None  # noqa: S101 - it is a pipe
+        async with asyncio.timeout(ASK_TIMEOUT_S):
+            while line := await process.stdout.readline():
+                yield line.decode(errors="replace").rstrip("\n")
+            await process.wait()
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            await process.wait()
+
+
+@asynccontextmanager
+async def open_office(settings: Settings) -> AsyncIterator[Office]:
+    """Opens the records. Raises: OSError: no Orion has run with them; UnreadableStoreError."""
+    masker = Masker(settings.secrets)
+    async with open_records(settings) as store:
+        desk = Desk(
+            store,
+            policy=run_policy(settings),
+            pools=list,
+            mask=masker.mask,
+            trace_link=lambda _trace_id: "",
+            clock=SystemClock(),
+        )
+        yield Office(settings, desk)
+
+
+def plain(text: object) -> str:
+    """Returns text that can harm no terminal: without control characters, in one line."""
+    return re.sub(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]+", " ", str(text))

@@ -1,0 +1,110 @@
+"""`orion tui` in a real terminal: what stands on its screens, line by line, and that it leaves the terminal as it was."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from app.settings.settings import host_environment
+from app.store.runs import open_store
+from tests.unit.operators.building import fill
+from tests.waiting import until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+
+SCREENS = Path("tests/data/tui")
+"""Made anew with ORION_TUI_SCREENS=true, and looked at."""
+MAKES_ANEW = bool(host_environment().get("ORION_TUI_SCREENS"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terminal:
+    """A tmux server of its own with one pane."""
+
+    socket: str
+
+    def run(self, *arguments: str) -> str:
+        argv = ["tmux", "-L", self.socket, *arguments]
+        return subprocess.run(argv, capture_output=True, text=True, timeout=10, check=True).stdout
+
+    def screen(self) -> str:
+        return self.run("capture-pane", "-p").rstrip()
+
+    def press(self, *keys: str) -> None:
+        self.run("send-keys", *keys)
+
+    async def until(self, *words: str) -> str:
+        await until(lambda: all(word in self.screen() for word in words))
+        return self.screen()
+
+
+@pytest.fixture
+async def state_dir(tmp_path: Path) -> Path:
+    async with open_store(tmp_path / "orion.db") as store:
+        await fill(store)
+        await store.leases.leave()
+    return tmp_path
+
+
+@pytest.fixture
+def terminal(state_dir: Path) -> Iterator[Terminal]:
+    terminal = Terminal(socket=f"orion-{os.getpid()}-{state_dir.name[:20]}")
+    settings = {
+        "ORION_STATE_DIR": str(state_dir),
+        "ORION_SANDBOX": "local",
+        "ANTHROPIC_API_KEY": "",
+    }
+    said = " ".join(f"{name}={shlex.quote(value)}" for name, value in settings.items())
+    command = f"{said} {shlex.quote(sys.executable)} -P -m app.cli tui; echo over; exec cat"
+    terminal.run("-f", "/dev/null", "new-session", "-d", "-x", "80", "-y", "24", command)
+    try:
+        yield terminal
+    finally:
+        terminal.run("kill-server")
+
+
+def settled(screen: str) -> str:
+    """A screen without what is another one each time: ages, and ids."""
+    lines = (line.rstrip() for line in screen.splitlines())
+    return "\n".join(re.sub(r"\b\d+[smhd]\b *", "N ", line).rstrip() for line in lines) + "\n"
+
+
+def compare(screen: str, name: str) -> None:
+    path = SCREENS / f"{name}.txt"
+    if MAKES_ANEW:
+        path.write_text(settled(screen))
+    assert settled(screen) == path.read_text()
+
+
+async def test_its_screens(terminal: Terminal) -> None:
+    """The board, one run, a question's window, the sandboxes; and the terminal is its person's again."""
+    compare(await terminal.until("5 shown", "accepted", "q Quit"), "board")
+    terminal.press("Enter")
+    compare(await terminal.until("Steps", "esc Back"), "run")
+    terminal.press("Escape")
+    await terminal.until("5 shown")
+    terminal.press("n")
+    compare(await terminal.until("in local (ctrl+p", "q Quit"), "ask")
+    terminal.press("Escape")
+    await terminal.until("deploy the shop")
+    terminal.press("Tab")
+    compare(await terminal.until("Region", "q Quit"), "sandboxes")
+    terminal.press("q")
+    await terminal.until("over")
+
+
+async def test_without_colours_and_in_a_small_one(terminal: Terminal) -> None:
+    """It is drawn anew at each size, and its keys work."""
+    await terminal.until("5 shown")
+    terminal.run("resize-window", "-x", "20", "-y", "8")
+    await terminal.until("Orion")
+    terminal.run("resize-window", "-x", "100", "-y", "30")
+    await terminal.until("5 shown")
+    terminal.press("q")
+    await terminal.until("over")

@@ -1,0 +1,147 @@
+"""`orion tui` with a pilot at its keys, over a real store: what it shows, what its keys do, and what is strange."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import DataTable, Input, Static
+
+from app.cli.tui.board import Board, Detail
+from app.cli.tui.office import FilterError, Office, open_office, plain, read_filter
+from app.runs.testing import Run, RunState
+from app.settings.settings import load_settings
+from app.store.runs import SqlRunStore, open_store
+from tests.building import make_request, make_run
+from tests.unit.operators.building import SCRIPT, fill
+from tests.waiting import until
+
+
+@asynccontextmanager
+async def open_deployment(directory: Path) -> AsyncIterator[tuple[Office, SqlRunStore, Run]]:
+    given = {"orion_state_dir": str(directory), "orion_sandbox": "local"}
+    settings = load_settings(env_file=None, given=given, toml=None)
+    async with open_store(directory / "orion.db") as store:
+        failed = await fill(store)
+        async with open_office(settings) as office:
+            yield office, store, failed
+
+
+@pytest.fixture
+async def deployment(tmp_path: Path) -> AsyncIterator[tuple[Office, SqlRunStore, Run]]:
+    async with open_deployment(tmp_path) as deployment:
+        yield deployment
+
+
+def rows_of(pilot: Pilot[None]) -> int:
+    return pilot.app.query_one("#runs", DataTable).row_count
+
+
+def state_of(pilot: Pilot[None]) -> str:
+    return str(pilot.app.query_one("#state", Static).content)
+
+
+def detail_of(pilot: Pilot[None]) -> str:
+    return str(pilot.app.screen.query_one("#detail", Static).content)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (20, 10), (10, 3)])
+async def test_runs_are_shown_in_any_terminal(
+    deployment: tuple[Office, SqlRunStore, Run], size: tuple[int, int]
+) -> None:
+    """Also in one of 20 columns, and one that changes."""
+    office, _, _ = deployment
+    async with Board(office).run_test(size=size) as pilot:
+        await until(lambda: rows_of(pilot) == 5)
+        assert "3 going, 1 waiting, 5 shown" in state_of(pilot)
+        await pilot.resize_terminal(40, 12)
+        await pilot.resize_terminal(*size)
+        assert rows_of(pilot) == 5
+
+
+async def test_runs_are_filtered_by_words(deployment: tuple[Office, SqlRunStore, Run]) -> None:
+    """A word that is none is told, and changes nothing."""
+    office, _, _ = deployment
+    async with Board(office).run_test(size=(100, 30)) as pilot:
+        await until(lambda: rows_of(pilot) == 5)
+        await pilot.press("f", *"state=failed", "enter")
+        await until(lambda: rows_of(pilot) == 1)
+        await pilot.press("f")
+        pilot.app.query_one("#filter", Input).value = "mood=good"
+        await pilot.press("enter")
+        await pilot.pause()
+        assert rows_of(pilot) == 1
+        pilot.app.query_one("#filter", Input).value = ""
+        await pilot.press("enter")
+        await until(lambda: rows_of(pilot) == 5)
+
+
+async def test_one_run_is_shown_whole_until_it_vanishes(
+    deployment: tuple[Office, SqlRunStore, Run],
+) -> None:
+    """With its steps and answer, as text that harms no terminal."""
+    office, store, failed = deployment
+    async with Board(office).run_test(size=(100, 40)) as pilot:
+        await until(lambda: rows_of(pilot) == 5)
+        pilot.app.push_screen(Detail(office, failed.id))
+        await pilot.pause()
+        await until(lambda: "execute-agent" in detail_of(pilot))
+        assert SCRIPT in detail_of(pilot)
+        assert "AGENT_IDLE" in detail_of(pilot)
+        later = datetime.now(UTC) + timedelta(days=1)
+        await store.remove_ended(before=later, limit=10)
+        await until(lambda: "is gone" in detail_of(pilot))
+
+
+async def test_a_run_is_stopped_and_asked_again(
+    deployment: tuple[Office, SqlRunStore, Run],
+) -> None:
+    """By a key on its line."""
+    office, store, failed = deployment
+    async with Board(office).run_test(size=(100, 40)) as pilot:
+        await until(lambda: rows_of(pilot) == 5)
+        table = pilot.app.query_one("#runs", DataTable)
+        going = [run.id for run in await store.recent(limit=9) if run.state is RunState.RUNNING]
+        table.move_cursor(row=table.get_row_index(going[0]))
+        await pilot.press("s")
+        await until(lambda: bool(pilot.app._notifications))
+        stopped = await store.get(going[0])
+        assert stopped is not None
+        assert stopped.stop_requested_by == "operator"
+        table.move_cursor(row=table.get_row_index(failed.id))
+        await pilot.press("t")
+        await until(lambda: rows_of(pilot) == 6)
+
+
+async def test_a_new_run_comes_by_itself(deployment: tuple[Office, SqlRunStore, Run]) -> None:
+    """And the line that is chosen stays chosen."""
+    office, store, failed = deployment
+    async with Board(office).run_test(size=(100, 40)) as pilot:
+        await until(lambda: rows_of(pilot) == 5)
+        table = pilot.app.query_one("#runs", DataTable)
+        table.move_cursor(row=table.get_row_index(failed.id))
+        new = make_run(make_request(text="just now", ts="1795302390.000100"))
+        await store.add(replace(new, created_at=datetime.now(UTC)))
+        await until(lambda: rows_of(pilot) == 6)
+        assert table.coordinate_to_cell_key(table.cursor_coordinate).row_key.value == failed.id
+
+
+@pytest.mark.parametrize("text", ["x", "mood=good", "state=flying", "code=NONE", "=x"])
+def test_a_filter_that_is_none_is_told(text: str) -> None:
+    """With what there is."""
+    with pytest.raises(FilterError):
+        read_filter(text)
+
+
+def test_a_filter_is_read() -> None:
+    """Each word narrows it."""
+    query = read_filter("state=failed user=U1 agent=claude provider=docker code=AGENT_IDLE")
+    assert (query.state, query.user, query.provider) == (RunState.FAILED, "U1", "docker")
+
+
+def test_text_harms_no_terminal() -> None:
+    """Neither by escapes nor by marks that turn its direction."""
+    assert plain("a\x1b[2Jb\x07c\u202ed\ne") == "a [2Jb c d e"
