@@ -20,7 +20,7 @@ has() { command -v "$1" >/dev/null 2>&1; }
 install_packages() {
     if [ "$(id -u)" != 0 ] || ! has apt-get; then return 0; fi
     wanted=""
-    pairs="bwrap:bubblewrap initdb:postgresql pgbouncer:pgbouncer chromium:chromium dockerd:docker.io"
+    pairs="bwrap:bubblewrap initdb:postgresql pgbouncer:pgbouncer chromium:chromium tmux:tmux dockerd:docker.io"
     if [ "${TEST_ALL:-}" = true ]; then pairs="$pairs docker-compose:docker-compose nginx:nginx go:golang-go prometheus:prometheus"; fi
     for pair in $pairs; do
         has "${pair%%:*}" || wanted="$wanted ${pair#*:}"
@@ -52,6 +52,7 @@ if [ "${TEST_ALL:-}" = true ]; then
 fi
 if [ "${TEST_ALL:-}" = true ]; then has prometheus || leave_out prometheus "prometheus is not installed"; fi
 has chromium || leave_out browser "chromium is not installed"
+has tmux || leave_out terminal "tmux is not installed"
 
 # The engine that is there, or one of our own, ended with the tests.
 dockerd_pid=""

@@ -16,7 +16,7 @@ from app.store.runs import open_store
 from tests.unit.operators.building import fill
 from tests.waiting import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.e2e, pytest.mark.terminal, pytest.mark.timeout(120)]
 
 SCREENS = Path("tests/data/tui")
 """Made anew with ORION_TUI_SCREENS=true, and looked at."""
