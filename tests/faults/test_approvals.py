@@ -28,7 +28,9 @@ from app.runs.testing import (
     ApprovalDesk,
     AttemptTime,
     Intake,
+    Press,
     Run,
+    RunId,
     RunState,
     StillWaitingError,
     StopSignals,
@@ -262,10 +264,14 @@ async def test_a_yes_for_the_thread_is_for_one_asker(tmp_path: Path) -> None:
         waiting = scene.group.create_task(scene.approved())
         await scene.press("U1", is_for_thread=True)
         assert await waiting == ""
-        (own,) = await scene.store.approvals.of_run(scene.run.id)
-        key = {"rule": own.rule, "target": own.target}
-        assert await scene.store.approvals.is_allowed_in(own.thread_key, asker="U1", **key)
-        assert not await scene.store.approvals.is_allowed_in(own.thread_key, asker="U2", **key)
+        request = scene.run.request.model_copy(update={"user": "U2"})
+        other = replace(scene.run, id=RunId("run_of_u2"), request=request)
+        await scene.store.add(other)
+        asking = scene.group.create_task(scene.desk.approve(other.id, DEED, scene.before))
+        await until(lambda: {one.run_id for one in scene.replies.cards} == {scene.run.id, other.id})
+        (row,) = await scene.store.approvals.of_run(other.id)
+        await scene.desk.press(Press(approval_id=row.id, user="U2", is_allowed=True))
+        await asking
 
 
 async def test_a_yes_of_two_for_the_thread_is_both_of_theirs(tmp_path: Path) -> None:

@@ -40,6 +40,15 @@ async def test_what_is_left_in_the_outbox_is_shared(tmp_path: Path) -> None:
         assert run.result.changes is None  # they are shared as they are
 
 
+async def test_a_name_is_shared_as_it_is_seen(tmp_path: Path) -> None:
+    """Without characters that nobody sees, or that turn others around."""
+    async with core_of(tmp_path) as core:
+        script = "mkdir out && printf a > \"out/rtl$(printf '\\342\\200\\256')gpj.exe\""
+        run = await answered(core, leaving(script))
+        assert core.shelf.uploaded == [("rtl_gpj.exe", b"a")]
+        assert [file.name for file in run.result.files] == ["rtl_gpj.exe"]
+
+
 async def test_an_answer_without_files_shares_none(tmp_path: Path) -> None:
     """No outbox, an empty one, a file of that name, and one that leads elsewhere."""
     async with core_of(tmp_path) as core:

@@ -25,6 +25,8 @@ SHOWN_RUNS: Final = 200
 LACKING: Final = "-"
 """Stands where a provider has no such figure."""
 ASK_TIMEOUT_S: Final = 3600.0
+END_TIMEOUT_S: Final = 15.0
+"""For a command that was told to end, whose sandbox ends with it; then it is killed."""
 
 
 class FilterError(ValueError):
@@ -106,8 +108,8 @@ class Office:
             yield line
 
     async def set_up(self, provider: str) -> AsyncIterator[str]:
-        """Yields the states that `orion setup` reaches; it asks nothing."""
-        async for line in command_lines("setup", provider, "--no-input"):
+        """Yields the states that `orion setup` reaches; without a terminal it asks nothing."""
+        async for line in command_lines("setup", provider):
             yield line
 
 
@@ -129,7 +131,11 @@ async def command_lines(*arguments: str) -> AsyncIterator[str]:
     finally:
         if process.returncode is None:
             process.terminate()
-            await process.wait()
+            try:
+                async with asyncio.timeout(END_TIMEOUT_S):
+                    await process.wait()
+            except TimeoutError:
+                process.kill()
 
 
 @asynccontextmanager

@@ -19,7 +19,7 @@ from sandbox_runtime.providers.docker.containers import SAVED, volumes
 
 
 class Copies:
-    """Those of one namespace: one for each snapshot, whichever process has made it."""
+    """Holds the copies of one namespace: one for each snapshot, whichever process has made it."""
 
     def __init__(self, engine: Engine, *, name: str, owner: Owner) -> None:
         """`owner`: of a copy that was taken."""

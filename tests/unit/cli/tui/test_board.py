@@ -145,3 +145,14 @@ def test_a_filter_is_read() -> None:
 def test_text_harms_no_terminal() -> None:
     """Neither by escapes nor by marks that turn its direction."""
     assert plain("a\x1b[2Jb\x07c\u202ed\ne") == "a [2Jb c d e"
+
+
+async def test_a_cloud_s_set_up_says_what_it_needs(
+    deployment: tuple[Office, SqlRunStore, Run],
+) -> None:
+    """By the command that a person would type, which asks nothing here."""
+    office, _, _ = deployment
+    said = [line async for line in office.set_up("vercel")]
+    assert len(said) == 1
+    assert said[0].startswith("need: ")
+    assert "VERCEL_PROJECT_ID" in said[0]
