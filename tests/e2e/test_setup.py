@@ -151,7 +151,9 @@ async def test_verify_without_a_key_says_what_a_cloud_needs(name: str, tmp_path:
         state = {"ORION_STATE_DIR": str(tmp_path / "state")}
         code, told = await run_cli("verify", environment=environment | state, directory=tmp_path)
         assert code == 1
-        assert told.splitlines()[-1].startswith("FAIL model: a sandbox in a cloud cannot reach")
+        assert told.splitlines()[-1].startswith(
+            "FAIL MODEL_AUTH_FAILED: a sandbox in a cloud cannot reach the offline model"
+        )
         assert b"v2/volumes" not in cloud.sent()
 
 
