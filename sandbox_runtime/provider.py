@@ -18,6 +18,7 @@ from sandbox_runtime.types import (
     SandboxInfo,
     SandboxPaths,
     SandboxSpec,
+    SandboxStats,
     SnapshotId,
     SnapshotRef,
     TerminalSize,
@@ -250,6 +251,15 @@ class SandboxProvider(Protocol):
     async def find(self, sandbox_id: SandboxId) -> SandboxInfo | None:
         """Returns what is known of one, also for a while after it ended by itself; None = nothing, or it was ended from outside."""
         return next((info for info in await self.list() if info.id == sandbox_id), None)
+
+    async def stats(self, sandbox_id: SandboxId) -> SandboxStats:
+        """Returns what a sandbox uses and how long it may live, as far as that is told; nothing of one that does not run.
+
+        Raises:
+            SandboxError: UNAVAILABLE.
+        """
+        del sandbox_id  # nothing is told
+        return SandboxStats()
 
     def release(self, sandbox_id: SandboxId) -> None:
         """Owns it no more: it goes on when this provider is closed, and whoever attaches to it owns it.

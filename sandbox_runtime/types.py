@@ -207,3 +207,19 @@ class SandboxInfo:
     labels: Mapping[str, str]
     exit_code: int | None = None
     """Of one that ended by itself, where its provider knows."""
+    region: str = ""
+    """In its provider's own word; empty = on this machine, or not told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxStats:
+    """What a running sandbox uses at a moment, of what it may have; None = its provider does not tell."""
+
+    cpu_s: float | None = None
+    """Processor time since it was made, by processes that live."""
+    memory_bytes: int | None = None
+    cpus: float | None = None
+    """Processors that it may use at once."""
+    memory_limit_bytes: int | None = None
+    ends_at: datetime | None = None
+    """When its provider ends it, if nobody extends its life."""

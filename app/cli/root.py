@@ -225,7 +225,7 @@ def setup(
     if provider not in QUESTIONS:
         fail(f"there is no set-up for {provider!r}; there are: {', '.join(QUESTIONS)}", code=USAGE)
 
-    def ask(question: Question) -> str:
+    async def ask(question: Question) -> str:
         # asyncio's own handler would wait for an answer before it ends anything.
         before = signal.signal(signal.SIGINT, signal.default_int_handler)
         try:

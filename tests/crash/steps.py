@@ -241,6 +241,7 @@ SPARED: Mapping[str, str] = {
     "provider.attach": _ATTACHED,
     "provider.list": _READ,
     "provider.find": "only the command line asks",
+    "provider.stats": "only the command line asks",
     "provider.release": "only the command line leaves a sandbox running",
     "provider.remove": _ATTACHED,
     "provider.sweep": "takes away what is left; the next start does",

@@ -25,6 +25,8 @@ async def test_list_stop_and_remove(start_orion: OpenOrion) -> None:
         (row,) = json.loads(said)
         assert (code, row["status"], row["provider"]) == (0, "running", "local")
         assert [row["sandbox_id"]] == stage.orion.sandbox_directories()
+        assert (row["ends_at"], row["cpus"], row["memory_limit_bytes"]) == (None, None, None)
+        assert row["cpu_s"] >= 0
         name = row["name"]
 
         assert await stage.cli("sandboxes", "stop", name) == (0, f"{name}: stopped\n")

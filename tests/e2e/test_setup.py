@@ -54,7 +54,7 @@ async def test_a_cloud_is_set_up(
             if setting.endswith("_API_URL"):
                 monkeypatch.setenv(setting, value)
 
-        def ask(question: Question) -> str:
+        async def ask(question: Question) -> str:
             asked.append(question.field)
             if question.field == TOKEN_FIELDS[name] and WRONG not in "".join(map(str, asked)):
                 asked.append(WRONG)
@@ -172,7 +172,7 @@ async def test_a_wrong_token_that_is_set_is_asked_for(
         monkeypatch.setenv("ORION_SANDBOX_REGION", "iad1")
         monkeypatch.setenv("DENO_DEPLOY_TOKEN", WRONG)
 
-        def ask(question: Question) -> str:
+        async def ask(question: Question) -> str:
             asked.append(question)
             return cloud.settings["DENO_DEPLOY_TOKEN"] if question.is_secret else question.default
 
@@ -202,7 +202,7 @@ async def test_each_cloud_keeps_its_region(tmp_path: Path, monkeypatch: pytest.M
         env_file.write_text("ORION_SANDBOX_REGION=fra1\n")
         monkeypatch.setenv("ORION_DENO_API_URL", cloud.settings["ORION_DENO_API_URL"])
 
-        def ask(question: Question) -> str:
+        async def ask(question: Question) -> str:
             asked.append(question.field)
             if question.field == "orion_sandbox_region":
                 return "ams"
@@ -231,7 +231,7 @@ async def test_a_token_that_nobody_types(tmp_path: Path, monkeypatch: pytest.Mon
         monkeypatch.setenv("ORION_VERCEL_API_URL", cloud.settings["ORION_VERCEL_API_URL"])
         monkeypatch.setenv("VERCEL_OIDC_TOKEN", OIDC_TOKEN)
 
-        def ask(question: Question) -> str:
+        async def ask(question: Question) -> str:
             asked.append(question.field)
             return "zzz9" if len(asked) == 1 else question.default
 
@@ -286,7 +286,10 @@ async def test_nobody_is_there_to_answer(tmp_path: Path) -> None:
     """Without a terminal it names what is missing; an unknown cloud is a usage error."""
     environment = scrubbed_environment() | {"ORION_STATE_DIR": str(tmp_path / "state")}
     code, said = await run_cli("setup", "deno", environment=environment, directory=tmp_path)
-    assert (code, said.strip()) == (1, "need: DENO_DEPLOY_TOKEN, ORION_SANDBOX_REGION")
+    assert (code, said.splitlines()) == (
+        1,
+        ["checking: what is set for deno", "need: DENO_DEPLOY_TOKEN, ORION_SANDBOX_REGION"],
+    )
     code, said = await run_cli("setup", "mars", environment=environment, directory=tmp_path)
     assert code == 2
     assert "there are: vercel, deno" in said

@@ -13,6 +13,8 @@ import pytest
 
 from app.settings.settings import host_environment
 from app.store.runs import open_store
+from sandbox_runtime import SandboxSpec, open_sandbox
+from sandbox_runtime.providers.local.provider import LocalProvider
 from tests.unit.operators.building import fill
 from tests.waiting import until
 
@@ -93,10 +95,36 @@ async def test_its_screens(terminal: Terminal) -> None:
     compare(await terminal.until("in local (ctrl+p", "q Quit"), "ask")
     terminal.press("Escape")
     await terminal.until("deploy the shop")
+    terminal.press("c")
+    compare(await terminal.until("set up vercel", "q Quit"), "set-up")
+    terminal.press("Escape")
+    await terminal.until("deploy the shop")
     terminal.press("Tab")
-    compare(await terminal.until("Region", "q Quit"), "sandboxes")
+    compare(await terminal.until("Region", "x Remove"), "sandboxes")
     terminal.press("q")
     await terminal.until("over")
+
+
+@pytest.mark.bubblewrap
+async def test_a_sandbox_at_work(state_dir: Path, terminal: Terminal) -> None:
+    """What it holds of the memory is shown; another provider's filter hides it."""
+    async with (
+        LocalProvider(state_dir) as provider,
+        open_sandbox(provider, SandboxSpec()) as sandbox,
+    ):
+        await sandbox.spawn(["python3", "-c", _HOLDING])
+        await terminal.until("5 shown")
+        terminal.press("Tab")
+        shown = await terminal.until("LOC", "(no thread)", "running")
+        assert re.search(r"LOC.*\(no thread\).*running.* - +- +- +\d+M ", shown)
+        terminal.press("f")
+        terminal.press("provider=docker", "Enter")
+        await until(lambda: "(no thread)" not in terminal.screen())
+        terminal.press("q")
+        await terminal.until("over")
+
+
+_HOLDING = "import time; held = b'x' * 80_000_000; time.sleep(100)"
 
 
 async def test_without_colours_and_in_a_small_one(terminal: Terminal) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from app.cli.commands.runs import open_records
@@ -17,7 +17,8 @@ from app.store.runs import SqlRunStore
 from sandbox_runtime.errors import SandboxError
 from sandbox_runtime.provider import SandboxProvider
 from sandbox_runtime.registry import provider_names
-from sandbox_runtime.types import SandboxId, SandboxInfo
+from sandbox_runtime.task_group import open_task_group
+from sandbox_runtime.types import SandboxId, SandboxInfo, SandboxStats
 
 LOOK_TIMEOUT_S = 12.0
 
@@ -31,10 +32,11 @@ class SandboxCommandError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """A thread's session, or a sandbox that is none's (any more); never neither."""
+    """A thread's session with its sandbox, where one runs, or a sandbox that is no thread's (any more)."""
 
     session: Session | None = None
     sandbox: SandboxInfo | None = None
+    stats: SandboxStats = field(default_factory=SandboxStats)
 
 
 class SandboxAdmin:
@@ -82,15 +84,31 @@ class SandboxAdmin:
             await self._put_right(session, views.get(session.provider)) for session in sessions
         ]
         claimed = {session.sandbox_id for session in shown}
+        infos = {info.id: info for view in views.values() for info in (view or {}).values()}
         return [
-            *(Listed(session=session) for session in shown),
             *(
-                Listed(sandbox=info)
-                for view in views.values()
-                for info in (view or {}).values()
-                if info.id not in claimed
+                Listed(session=session, sandbox=infos.get(SandboxId(session.sandbox_id or "")))
+                for session in shown
             ),
+            *(Listed(sandbox=info) for info in infos.values() if info.id not in claimed),
         ]
+
+    async def measure(self, found: Sequence[Listed]) -> Sequence[Listed]:
+        """Adds what the providers tell of those that run; nothing where one does not answer in time."""
+        async with open_task_group() as group:
+            asked = [group.create_task(self._measure(listed)) for listed in found]
+        return [task.result() for task in asked]
+
+    async def _measure(self, listed: Listed) -> Listed:
+        sandbox = listed.sandbox
+        if sandbox is None or not sandbox.running:
+            return listed
+        try:
+            async with asyncio.timeout(LOOK_TIMEOUT_S):
+                provider = await self.provider(sandbox.provider)
+                return replace(listed, stats=await provider.stats(sandbox.id))
+        except (SandboxError, TimeoutError):
+            return listed
 
     async def find_going(self, session: Session) -> Run | None:
         """Returns the run of its thread whose agent may be at work."""
@@ -200,9 +218,9 @@ async def open_admin(settings: Settings) -> AsyncIterator[SandboxAdmin]:
 
 
 async def list_sandboxes(settings: Settings) -> Sequence[Listed]:
-    """Lists those of all providers that can be asked; sessions first, latest used first."""
+    """Lists those of all providers that can be asked, with what they use; sessions first, latest used first."""
     async with open_admin(settings) as admin:
-        return await admin.list()
+        return await admin.measure(await admin.list())
 
 
 async def stop_sandbox(settings: Settings, text: str) -> str:
@@ -253,6 +271,18 @@ async def clean_sandboxes(settings: Settings, *, days: float) -> Sequence[str]:
 
 def as_row(listed: Listed) -> Mapping[str, object]:
     """Returns what `--json` prints of it; no content."""
+    stats = listed.stats
+    return {
+        **_columns(listed),
+        "ends_at": stats.ends_at.isoformat() if stats.ends_at else None,
+        "cpu_s": stats.cpu_s,
+        "cpus": stats.cpus,
+        "memory_bytes": stats.memory_bytes,
+        "memory_limit_bytes": stats.memory_limit_bytes,
+    }
+
+
+def _columns(listed: Listed) -> Mapping[str, object]:
     if listed.session is not None:
         return _session_row(listed.session)
     if listed.sandbox is not None:
@@ -302,7 +332,7 @@ def _status(sandbox: SandboxInfo) -> str:
 def _sandbox_row(sandbox: SandboxInfo) -> Mapping[str, object]:
     """Returns the columns of a sandbox that no thread has; its name and thread are empty."""
     columns = dict.fromkeys(
-        ("name", "model", "thread", "repo", "branch", "region", "mount_dir", "container_name"), ""
+        ("name", "model", "thread", "repo", "branch", "mount_dir", "container_name"), ""
     )
     return {
         **columns,
@@ -310,6 +340,7 @@ def _sandbox_row(sandbox: SandboxInfo) -> Mapping[str, object]:
         "status": _status(sandbox),
         "exit_code": sandbox.exit_code,
         "provider": sandbox.provider,
+        "region": sandbox.region,
         "agent": sandbox.labels.get("orion.agent", ""),
         "created_at": sandbox.created_at.isoformat(),
         "used_at": None,

@@ -1,10 +1,10 @@
 """`orion setup vercel|deno`: asks for what is missing, tries it, keeps it, and builds the agent's environment there.
 
-Each line begins with the state that has been reached: need, validating, invalid, building, ready, error.
+Each line begins with the state that has been reached: checking, need, validating, invalid, building, ready, error.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -44,7 +44,7 @@ class Question:
     """Proposed; empty = it must be given."""
 
 
-Ask = Callable[[Question], str]
+Ask = Callable[[Question], Awaitable[str]]
 """What the person answers, without white space around it."""
 
 _REGION = "orion_sandbox_region"
@@ -84,6 +84,7 @@ async def set_up(
     Raises:
         SettingsError: other settings are wrong.
     """
+    say(f"checking: what is set for {provider}")
     given: dict[str, str] = {}
     missing: Sequence[Question] = _missing(provider, _load(env_file, given))
     for _ in range(ATTEMPTS):
@@ -92,7 +93,7 @@ async def set_up(
             return False
         for question in missing:
             say(f"need: {question.field.upper()}")
-            given[question.field] = ask(question) if ask is not None else ""
+            given[question.field] = await ask(question) if ask is not None else ""
         if _REGION in given:
             given[_REGION] = _with_other_clouds(provider, env_file, given[_REGION])
         reason = await _find_fault(provider, env_file, given, say=say)

@@ -1,3 +1,3 @@
 """`orion tui`: a deployment in a terminal."""
 
-__all__ = ["board", "office"]
+__all__ = ["board", "office", "windows"]

@@ -1,9 +1,8 @@
 """The screens of `orion tui`."""
 
-import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Final
 
@@ -11,23 +10,25 @@ from rich.text import Text
 from textual import work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import VerticalScroll
-from textual.screen import ModalScreen, Screen
-from textual.widgets import DataTable, Footer, Input, Label, RichLog, Static
-from textual.worker import WorkerCancelled
+from textual.widgets import DataTable, Footer, Input, Static
+from textual.worker import Worker
 from typing_extensions import override
 
 from app.cli.tui.office import LACKING, FilterError, Office, plain, read_filter
+from app.cli.tui.windows import LOOK_S, Ask, Detail, Lines, SetUp, Sure, follow, tell_failure
 from app.store.runs import RunQuery
 
-LOOK_S: Final = 2.0
-"""Between two looks at the records."""
 PROVIDERS_LOOK_S: Final = 15.0
 """Between two looks at the providers, which may be far away."""
 BADGES: Final = {"local": "LOC", "docker": "DKR", "vercel": "VCL", "deno": "DNO"}
 COLOURS: Final = {"failed": "red", "succeeded": "green", "running": "cyan", "answering": "cyan"}
 RUN_COLUMNS: Final = ("", "State", "Asked", "By", "Agent", "Age", "Took")
 SANDBOX_COLUMNS: Final = ("", "Thread", "State", "Agent", "Region", "Left", "CPU", "Memory", "Used")
+
+
+_OF_RUNS: Final = frozenset({"log", "stop", "retry"})
+_OF_SANDBOXES: Final = frozenset({"hand", "remove"})
+"""Keys that do something with one run, and with one sandbox."""
 
 
 def badge(provider: str) -> str:
@@ -50,6 +51,31 @@ def age(at: str | None) -> str:
         if not at
         else span((datetime.now(UTC) - datetime.fromisoformat(at)).total_seconds())
     )
+
+
+def left(ends_at: str | None) -> str:
+    """Returns how long a sandbox may still live."""
+    if not ends_at:
+        return LACKING
+    return span((datetime.fromisoformat(ends_at) - datetime.now(UTC)).total_seconds())
+
+
+def amount(value: float | None, unit: str) -> str:
+    """Returns a number in three digits at most; empty where there is none."""
+    return "" if value is None else f"{value:.3g}{unit}"
+
+
+def size(count: int | None) -> str:
+    """Returns bytes as M or G; empty where they are not known."""
+    if count is None:
+        return ""
+    mebibytes = count / 2**20
+    return f"{mebibytes:.0f}M" if mebibytes < 1024 else f"{mebibytes / 1024:.3g}G"  # noqa: PLR2004 - MiB of a GiB
+
+
+def share(used: str, limit: str) -> str:
+    """Returns what is used and what may be, as far as each is told."""
+    return used if used and not limit else f"{used} of {limit}".strip() if limit else LACKING
 
 
 def took(run: Mapping[str, Any]) -> str:
@@ -75,9 +101,11 @@ class Board(App[None]):
     .window Input { border: none; height: 1; }
     """
     TITLE = "Orion"
+    ENABLE_COMMAND_PALETTE = False
+    """Its key, Ctrl+P, would come before the windows' own."""
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "quit", "Quit"),
-        Binding("tab", "turn", "Runs/sandboxes", priority=True),
+        Binding("tab", "turn", "Switch", priority=True),
         Binding("f", "filter", "Filter"),
         Binding("enter", "open", "Open", show=False),
         Binding("l", "log", "Log"),
@@ -128,7 +156,7 @@ class Board(App[None]):
         try:
             runs = await self.office.runs(self.query_of_runs)
             now = await self.office.now()
-        except (OSError, TimeoutError) as exc:
+        except Exception as exc:  # noqa: BLE001 - the next look may do better
             self.tell(f"the records cannot be read: {plain(exc)}")
             return
         fill(self.table("runs"), {run["id"]: self._run_row(run) for run in runs})
@@ -155,10 +183,16 @@ class Board(App[None]):
     async def look_at_providers(self) -> None:
         try:
             rows = await self.office.sandboxes()
-        except OSError as exc:
+        except Exception as exc:  # noqa: BLE001 - the next look may do better
             self.tell(f"sandboxes cannot be listed: {plain(exc)}")
             return
-        fill(self.table("sandboxes"), {str(row["id"]): self._sandbox_row(row) for row in rows})
+        wanted = self.query_of_runs
+        shown = {
+            str(row["id"]): self._sandbox_row(row)
+            for row in rows
+            if wanted.provider in ("", row["provider"]) and wanted.agent in ("", row["agent"])
+        }
+        fill(self.table("sandboxes"), shown)
 
     def _sandbox_row(self, row: Mapping[str, Any]) -> Sequence[Text | str]:
         return (
@@ -167,9 +201,9 @@ class Board(App[None]):
             str(row["status"]),
             str(row["agent"]) or LACKING,
             str(row["region"]) or LACKING,
-            LACKING,
-            LACKING,
-            LACKING,
+            left(row["ends_at"]),
+            share(amount(row["cpu_percent"], "%"), amount(row["cpus"], "")),
+            share(size(row["memory_bytes"]), size(row["memory_limit_bytes"])),
             age(row["used_at"] or row["created_at"]),
         )
 
@@ -185,11 +219,20 @@ class Board(App[None]):
             return ""
         return str(table.coordinate_to_cell_key(table.cursor_coordinate).row_key.value)
 
+    @override
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool:
+        """Whether it is for what the shown list holds: 80 columns name no more keys."""
+        del parameters
+        if action in _OF_RUNS:
+            return self.shows_runs
+        return action not in _OF_SANDBOXES or not self.shows_runs
+
     def action_turn(self) -> None:
         self.shows_runs = not self.shows_runs
         self.table("runs").set_class(not self.shows_runs, "hidden")
         self.table("sandboxes").set_class(self.shows_runs, "hidden")
         self.table("runs" if self.shows_runs else "sandboxes").focus()
+        self.refresh_bindings()
 
     def action_filter(self) -> None:
         box = self.query_one("#filter", Input)
@@ -205,8 +248,9 @@ class Board(App[None]):
             self.notify(plain(exc), severity="error")
             return
         event.input.set_class(not event.value, "hidden")
-        self.table("runs").focus()
+        self.table("runs" if self.shows_runs else "sandboxes").focus()
         self.look()
+        self.look_at_providers()
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         del event
@@ -217,37 +261,31 @@ class Board(App[None]):
             self.push_screen(Detail(self.office, run_id))
 
     def action_log(self) -> None:
-        if self.shows_runs and (run_id := self.chosen()):
+        if run_id := self.chosen():
             self.push_screen(Lines(f"log of {run_id}", follow(self.office, run_id)))
 
-    @work
+    @work(exit_on_error=False)
     async def action_stop(self) -> None:
-        if self.shows_runs and (run_id := self.chosen()):
+        if run_id := self.chosen():
             self.notify(await self.office.stop(run_id))
 
-    @work
+    @work(exit_on_error=False)
     async def action_retry(self) -> None:
-        if not (self.shows_runs and (run_id := self.chosen())):
-            return
-        try:
+        if run_id := self.chosen():
             self.notify(await self.office.retry(run_id))
-        except Exception as exc:  # noqa: BLE001 - whatever keeps it from being asked again is told
-            self.notify(plain(exc), severity="error")
 
     def action_hand(self, command: str) -> None:
         """Gives the terminal to a command that works in a sandbox."""
-        if self.shows_runs or not (name := self.chosen()):
-            self.notify("choose a sandbox first (tab)")
+        if not (name := self.chosen()):
             return
         with self.suspend():
             subprocess.run(
                 [sys.executable, "-P", "-m", "app.cli", "sandboxes", command, name], check=False
             )
 
-    @work
+    @work(exit_on_error=False)
     async def action_remove(self) -> None:
-        if self.shows_runs or not (name := self.chosen()):
-            self.notify("choose a sandbox first (tab)")
+        if not (name := self.chosen()):
             return
         if await self.push_screen_wait(Sure(f"Remove {plain(name)} with its files?")):
             self.action_hand("rm")
@@ -257,10 +295,10 @@ class Board(App[None]):
         self.push_screen(Ask(self.office))
 
     def action_set_up(self) -> None:
-        clouds = [
-            place.provider for place in self.office.places() if place.provider in ("vercel", "deno")
-        ]
-        self.push_screen(Lines("clouds", set_up_all(self.office, clouds)))
+        self.push_screen(SetUp(self.office))
+
+    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
+        tell_failure(self, event)
 
 
 def fill(table: DataTable[Text | str], rows: Mapping[str, Sequence[Text | str]]) -> None:
@@ -273,198 +311,3 @@ def fill(table: DataTable[Text | str], rows: Mapping[str, Sequence[Text | str]])
         table.add_row(*row, key=key)
     if chosen is not None and chosen in rows:
         table.move_cursor(row=table.get_row_index(chosen), animate=False)
-
-
-async def follow(office: Office, run_id: str) -> AsyncIterator[str]:
-    """Yields a run's log as it grows; over when the run is."""
-    shown = 0
-    while True:
-        run = await office.run(run_id)
-        if run is None:
-            yield "(the run is gone)"
-            return
-        lines = run["log"].split("\n")
-        for line in lines[shown:]:
-            yield line
-        shown = len(lines)
-        if run["ended_at"]:
-            yield f"({run['code'] or run['state']})"
-            return
-        await asyncio.sleep(LOOK_S)
-
-
-async def set_up_all(office: Office, clouds: Sequence[str]) -> AsyncIterator[str]:
-    """Yields the states of setting up each cloud, as `orion setup` says them."""
-    for cloud in clouds:
-        yield f"{cloud}: checking"
-        async for line in office.set_up(cloud):
-            yield f"{cloud}: {line}"
-
-
-class Detail(Screen[None]):
-    """One run whole."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q", "app.pop_screen", "Back")]
-
-    def __init__(self, office: Office, run_id: str) -> None:
-        super().__init__()
-        self._office = office
-        self._run_id = run_id
-
-    @override
-    def compose(self) -> ComposeResult:
-        with VerticalScroll():
-            yield Static("", id="detail", markup=False)
-        yield Footer(compact=True, show_command_palette=False)
-
-    def on_mount(self) -> None:
-        self.look()
-        self.set_interval(LOOK_S, self.look)
-
-    @work(exclusive=True)
-    async def look(self) -> None:
-        run = await self._office.run(self._run_id)
-        self.query_one("#detail", Static).update("\n".join(detail_lines(run, self._run_id)))
-
-
-def detail_lines(run: Mapping[str, Any] | None, run_id: str) -> Sequence[str]:
-    """Returns what the screen of one run says."""
-    if run is None:
-        return [f"{plain(run_id)} is gone: its record has been removed."]
-    row = run["row"]
-    facts = {
-        "run": row["id"],
-        "state": row["state"],
-        "code": row["code"],
-        "detail": row["detail"],
-        "thread": row["thread"],
-        "agent": f"{row['agent']} {row['model']}",
-        "sandbox": f"{row['provider'] or LACKING} {row['sandbox_id'] or ''}",
-        "took": row["duration_s"],
-        "cost": row["cost_usd"],
-        "tokens": f"{row['input_tokens']} in, {row['output_tokens']} out",
-        "changes": row["changes"],
-        "files out": ", ".join(one["name"] for one in row["files_out"]),
-        "trace": row["trace_id"],
-        "log": f"orion runs show {row['id']} --log",
-    }
-    lines = [
-        f"{name:10} {plain(value)}" for name, value in facts.items() if value not in (None, "")
-    ]
-    lines += ["", plain(run["text"])[:500], "", "Steps"]
-    for step in row["trace"]:
-        name = f"  {step['name']}" if step["parent"] else step["name"]
-        lines.append(f"{step['duration_s']:9.3f} s  {plain(name)}  {plain(step['error'])}".rstrip())
-    lines += ["", "Answer", *(plain(line) for line in run["answer"].split("\n"))]
-    return lines
-
-
-class Lines(ModalScreen[None]):
-    """Lines as they come."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q", "dismiss", "Back")]
-
-    def __init__(self, title: str, lines: AsyncIterator[str]) -> None:
-        super().__init__()
-        self._title = title
-        self._lines = lines
-
-    @override
-    def compose(self) -> ComposeResult:
-        yield RichLog(classes="window", wrap=True)
-
-    def on_mount(self) -> None:
-        log = self.query_one(RichLog)
-        log.border_title = self._title
-        log.focus()
-        self.read()
-
-    @work(exclusive=True)
-    async def read(self) -> None:
-        log = self.query_one(RichLog)
-        try:
-            async for line in self._lines:
-                log.write(Text(plain(line)))
-        except WorkerCancelled:
-            return
-
-
-class Sure(ModalScreen[bool]):
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("y", "dismiss(True)", "Yes"),
-        Binding("n,escape", "dismiss(False)", "No"),
-    ]
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self._text = text
-
-    @override
-    def compose(self) -> ComposeResult:
-        yield Label(f"{self._text}  y / n", classes="window", markup=False)
-
-
-class Ask(ModalScreen[None]):
-    """A question without Slack."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss", "Back"),
-        Binding("ctrl+p", "other", "Other sandbox", priority=True),
-    ]
-
-    def __init__(self, office: Office) -> None:
-        super().__init__()
-        self._office = office
-        self._places = office.places()
-        self._at = 0
-
-    @override
-    def compose(self) -> ComposeResult:
-        with VerticalScroll(classes="window"):
-            yield Static("", id="place", markup=False)
-            yield Input(
-                placeholder="a question; /docker, /local, /cloud or /provider NAME choose where",
-                id="question",
-            )
-            yield RichLog(wrap=True)
-
-    def on_mount(self) -> None:
-        self._show_place()
-        self.query_one(Input).focus()
-
-    def action_other(self) -> None:
-        self._at = (self._at + 1) % len(self._places)
-        self._show_place()
-
-    def _show_place(self) -> None:
-        place = self._places[self._at]
-        warnings = [one for one in (place.missing, self._office.missing_model()) if one]
-        warned = f"  ! {'; '.join(warnings)}" if warnings else ""
-        self.query_one("#place", Static).update(
-            f"in {place.provider} (ctrl+p: another){plain(warned)}"
-        )
-
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        event.stop()
-        text, event.input.value = event.value.strip(), ""
-        if text.startswith("/"):
-            self._choose(text)
-        elif text:
-            self.run_question(text)
-
-    def _choose(self, text: str) -> None:
-        word, _, rest = text.removeprefix("/").partition(" ")
-        wanted = rest.strip() if word == "provider" else {"cloud": "vercel"}.get(word, word)
-        names = [place.provider for place in self._places]
-        if wanted not in names:
-            self.notify(f"there are: {', '.join(names)}", severity="error")
-            return
-        self._at = names.index(wanted)
-        self._show_place()
-
-    @work(exclusive=True)
-    async def run_question(self, text: str) -> None:
-        log = self.query_one(RichLog)
-        log.write(Text(f"> {plain(text)}", style="bold"))
-        async for line in self._office.ask(text, provider=self._places[self._at].provider):
-            log.write(Text(plain(line)))

@@ -3,6 +3,7 @@
 import asyncio
 import re
 import sys
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -10,6 +11,9 @@ from typing import Any, Final
 
 from app.cli.commands.runs import open_records, retry_run, stop_run
 from app.cli.commands.sandboxes import as_row, list_sandboxes
+from app.cli.commands.setup import QUESTIONS, set_up
+from app.cli.commands.setup import Ask as AskPerson
+from app.cli.commands.terminal import Print
 from app.compose.factories import run_policy
 from app.compose.models import missing_for_agent
 from app.errors import ErrorCode
@@ -63,6 +67,8 @@ class Office:
     def __init__(self, settings: Settings, desk: Desk) -> None:
         self.settings = settings
         self._desk = desk
+        self._processor_times: Mapping[str, tuple[float, float]] = {}
+        """Of each sandbox: when it was looked at, and the seconds that it had used."""
 
     async def runs(self, query: RunQuery) -> Sequence[Mapping[str, Any]]:
         return list((await self._desk.runs(query))["runs"])
@@ -74,8 +80,20 @@ class Office:
         return await self._desk.now()
 
     async def sandboxes(self) -> Sequence[Mapping[str, Any]]:
-        """Returns those of all providers that can be asked. Raises: OSError."""
-        return [as_row(one) for one in await list_sandboxes(self.settings)]
+        """Returns those of all providers that can be asked, with `cpu_percent` of one processor since the look before, None at the first. Raises: OSError."""
+        rows = [as_row(one) for one in await list_sandboxes(self.settings)]
+        seen, now = self._processor_times, time.monotonic()
+        self._processor_times = {
+            str(row["id"]): (now, cpu_s) for row in rows if isinstance(cpu_s := row["cpu_s"], float)
+        }
+        return [{**row, "cpu_percent": self._percent(str(row["id"]), seen)} for row in rows]
+
+    def _percent(self, name: str, seen: Mapping[str, tuple[float, float]]) -> float | None:
+        if name not in seen or name not in self._processor_times:
+            return None
+        (before, used_before), (now, used) = seen[name], self._processor_times[name]
+        # Of a sandbox whose processes ended meanwhile less is counted than before.
+        return max(0.0, used - used_before) / max(now - before, 0.001) * 100
 
     async def stop(self, run_id: str) -> str:
         is_asked = await stop_run(self.settings, run_id)
@@ -107,10 +125,13 @@ class Office:
         async for line in command_lines("ask", "--sandbox", provider, "--", text):
             yield line
 
-    async def set_up(self, provider: str) -> AsyncIterator[str]:
-        """Yields the states that `orion setup` reaches; without a terminal it asks nothing."""
-        async for line in command_lines("setup", provider):
-            yield line
+    def clouds(self) -> Sequence[str]:
+        """Returns the providers that `orion setup` knows."""
+        return list(QUESTIONS)
+
+    async def set_up(self, provider: str, *, ask: AskPerson, say: Print) -> bool:
+        """Does what `orion setup` does, and says the states that it reaches; whether it is ready. Raises: SettingsError."""
+        return await set_up(provider, ask=ask, say=say)
 
 
 async def command_lines(*arguments: str) -> AsyncIterator[str]:

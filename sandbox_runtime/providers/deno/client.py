@@ -156,6 +156,7 @@ class ListedSandbox:
     id: str
     running: bool
     created_at: datetime
+    region: str
     labels: Mapping[str, str]
 
 
@@ -186,6 +187,7 @@ def parse_sandbox(item: dict[str, Any]) -> ListedSandbox:
             id=item["id"],
             running=item["status"] == "running",
             created_at=_time(item["created_at"]),
+            region=item.get("region") or "",
             labels=item.get("labels") or {},
         )
     except (KeyError, TypeError, ValueError) as exc:

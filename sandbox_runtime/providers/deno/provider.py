@@ -188,6 +188,7 @@ class DenoProvider(ManagedProvider[State, DenoSandbox]):
                 running=found.running,
                 created_at=found.created_at,
                 labels=labels.labels,
+                region=found.region,
             )
             for found, labels in await self._list_ours(state)
         ]

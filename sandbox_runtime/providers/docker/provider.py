@@ -46,6 +46,7 @@ from sandbox_runtime.types import (
     SandboxInfo,
     SandboxLimits,
     SandboxSpec,
+    SandboxStats,
     SnapshotId,
     SnapshotRef,
 )
@@ -191,6 +192,12 @@ class DockerProvider(ManagedProvider[State, DockerSandbox]):
         state = self._state
         found = await self._inspect(state, sandbox_id)
         return await _find_info(state, sandbox_id, found, name=self._container_name(sandbox_id))
+
+    @override
+    async def stats(self, sandbox_id: SandboxId) -> SandboxStats:
+        if not _SANDBOX_ID.fullmatch(sandbox_id):
+            return SandboxStats()
+        return await self._state.engine.stats(self._container_name(sandbox_id))
 
     @override
     async def _reap(self, state: State, keep: Keep) -> int:

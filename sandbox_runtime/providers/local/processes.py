@@ -25,7 +25,13 @@ from sandbox_runtime.command import MARK_NAME
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.provider import Process, Terminal
 from sandbox_runtime.providers.inside.kill import kill_processes
-from sandbox_runtime.types import ExecEvent, ExecExited, ExecOutput, OutputStream, TerminalSize
+from sandbox_runtime.types import (
+    ExecEvent,
+    ExecExited,
+    ExecOutput,
+    OutputStream,
+    TerminalSize,
+)
 
 KILL_TIMEOUT_S = 5.0
 START_GRACE_S = 1.0

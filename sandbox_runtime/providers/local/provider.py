@@ -37,6 +37,7 @@ from sandbox_runtime.providers.local.isolation import (
 )
 from sandbox_runtime.providers.local.processes import mark_of
 from sandbox_runtime.providers.local.sandbox import LocalSandbox
+from sandbox_runtime.providers.local.stats import measure_processes
 from sandbox_runtime.providers.local.store import (
     LocalStore,
     SandboxRecord,
@@ -54,6 +55,7 @@ from sandbox_runtime.types import (
     SandboxInfo,
     SandboxLimits,
     SandboxSpec,
+    SandboxStats,
     SnapshotId,
     SnapshotRef,
 )
@@ -217,6 +219,13 @@ class LocalProvider(SandboxProvider):
             for record in sorted(records, key=lambda record: record.created_at)
             if wanted <= record.labels.items()
         )
+
+    @override
+    async def stats(self, sandbox_id: SandboxId) -> SandboxStats:
+        records = await asyncio.to_thread(self._store.sandboxes)
+        if not any(record.id == sandbox_id and record.owner.alive for record in records):
+            return SandboxStats()
+        return await asyncio.to_thread(measure_processes, mark_of(sandbox_id).encode())
 
     @override
     async def remove(self, sandbox_id: SandboxId) -> None:

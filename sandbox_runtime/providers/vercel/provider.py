@@ -44,6 +44,7 @@ from sandbox_runtime.types import (
     SandboxId,
     SandboxInfo,
     SandboxSpec,
+    SandboxStats,
     SnapshotId,
     SnapshotRef,
     endpoint_of,
@@ -66,6 +67,21 @@ def info_of(record: sdk.Sandbox) -> SandboxInfo:
         running=record.status in RUNNING,
         created_at=datetime.fromtimestamp((record.created_at or 0) / 1000, UTC),
         labels=keys.labels_of(record.tags or {}),
+        region=record.region or "",
+    )
+
+
+def stats_of(record: sdk.Sandbox) -> SandboxStats:
+    """Returns what a record tells of what its sandbox may have: the service does not say what it uses."""
+    session, memory_mib = record.current_session, record.memory
+    limit = session.execution_time_limit if session is not None else None
+    ends_at = None
+    if session is not None and session.started_at is not None and limit is not None:
+        ends_at = datetime.fromtimestamp(session.started_at / 1000, UTC) + limit
+    return SandboxStats(
+        cpus=record.vcpus,
+        memory_limit_bytes=None if memory_mib is None else memory_mib * 1024 * 1024,
+        ends_at=ends_at,
     )
 
 
@@ -218,6 +234,13 @@ class VercelProvider(ManagedProvider[State, VercelSandbox]):
     async def find(self, sandbox_id: SandboxId) -> SandboxInfo | None:
         record = await self._state.client.find_sandbox(sandbox_id)
         return None if record is None else info_of(record)
+
+    @override
+    async def stats(self, sandbox_id: SandboxId) -> SandboxStats:
+        record = await self._state.client.find_sandbox(sandbox_id)
+        return (
+            SandboxStats() if record is None or record.status not in RUNNING else stats_of(record)
+        )
 
     @override
     async def _reap(self, state: State, keep: Keep) -> int:

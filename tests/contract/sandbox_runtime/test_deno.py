@@ -16,6 +16,7 @@ from sandbox_runtime import (
     SandboxError,
     SandboxErrorCode,
     SandboxSpec,
+    SandboxStats,
     open_sandbox,
 )
 from sandbox_runtime.provider import Sandbox
@@ -91,6 +92,14 @@ async def test_network(provider: DenoProvider, echoes: tuple[EchoServer, EchoSer
             if isinstance(network, BrokeredNetwork):
                 assert sandbox.paths.broker == network.endpoint
     assert found == [[False, False], [True, False], [True, True]]
+
+
+async def test_what_is_told_of_a_sandbox(provider: DenoProvider) -> None:
+    """Its region; the platform says neither what it uses nor when it ends."""
+    async with open_sandbox(provider, SandboxSpec()) as sandbox:
+        (info,) = await provider.list()
+        assert (info.id, info.region) == (sandbox.id, "ord")
+        assert await provider.stats(sandbox.id) == SandboxStats()
 
 
 async def test_out_of_memory(provider: DenoProvider) -> None:

@@ -16,7 +16,9 @@ from sandbox_runtime import (
     SandboxError,
     SandboxErrorCode,
     SandboxId,
+    SandboxLimits,
     SandboxSpec,
+    SandboxStats,
     open_sandbox,
 )
 from sandbox_runtime.providers.docker import DockerSettings
@@ -270,3 +272,33 @@ async def _use(sandbox: Sandbox) -> None:
     await process.kill()
     with pytest.raises(SandboxError):
         await sandbox.exec(["sleep", "9"], timeout_s=0.05)
+
+
+async def test_what_a_sandbox_uses_is_told(
+    docker_settings: DockerSettings, provider: DockerProvider
+) -> None:
+    """Memory that is written counts, and processor time grows; nothing is told of one that is gone or another service's."""
+    spec = SandboxSpec(limits=SandboxLimits(memory_bytes=512 * 1024 * 1024))
+    async with open_sandbox(provider, spec) as sandbox:
+        before = await provider.stats(sandbox.id)
+        await sandbox.exec(["python3", "-c", _BUSY], timeout_s=60)
+        holding = await sandbox.spawn(["python3", "-c", _HOLDING])
+        async with asyncio.timeout(30):
+            while ((await provider.stats(sandbox.id)).memory_bytes or 0) < _HELD_BYTES:
+                await asyncio.sleep(0.1)
+        after = await provider.stats(sandbox.id)
+        assert before.cpu_s is not None
+        assert after.cpu_s is not None
+        assert after.cpu_s - before.cpu_s >= 0.5
+        assert after.memory_limit_bytes == 512 * 1024 * 1024
+        assert after.ends_at is None
+        await holding.kill()
+        async with DockerProvider(replace(docker_settings, name="test-other")) as other:
+            assert await other.stats(sandbox.id) == SandboxStats()
+    assert await provider.stats(sandbox.id) == SandboxStats()
+    assert await provider.stats(SandboxId("../x")) == SandboxStats()
+
+
+_HELD_BYTES = 60 * 1024 * 1024
+_BUSY = "import time; t = time.process_time()\nwhile time.process_time() - t < 0.6: pass"
+_HOLDING = f"held = b'x' * {_HELD_BYTES + 8 * 1024 * 1024}; import time; time.sleep(60)"

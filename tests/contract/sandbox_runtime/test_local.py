@@ -22,6 +22,7 @@ from sandbox_runtime import (
     SandboxError,
     SandboxErrorCode,
     SandboxSpec,
+    SandboxStats,
     open_sandbox,
 )
 from sandbox_runtime.lifecycle import Owner
@@ -398,3 +399,25 @@ def test_ordinary_user() -> None:
         subprocess.run(["rm", "-rf", library], check=True)
     assert done.returncode == 0, done.stderr.decode()[-3000:]
     assert b"bubblewrap as the service's own user" in done.stdout
+
+
+async def test_what_a_sandbox_uses_is_told(state_dir: Path) -> None:
+    """Of processes that live, also to another provider on the same directory; nothing of a sandbox that is gone."""
+    async with (
+        LocalProvider(state_dir) as provider,
+        LocalProvider(state_dir) as other,
+    ):
+        async with open_sandbox(provider, SandboxSpec()) as sandbox:
+            assert await other.stats(sandbox.id) == SandboxStats(cpu_s=0.0, memory_bytes=0)
+            busy = await sandbox.spawn(["python3", "-c", _HOLDING])
+            async with asyncio.timeout(30):
+                while ((await other.stats(sandbox.id)).memory_bytes or 0) < _HELD_BYTES:
+                    await asyncio.sleep(0.05)
+                while ((await other.stats(sandbox.id)).cpu_s or 0) < 0.3:
+                    await asyncio.sleep(0.05)
+            await busy.kill()
+        assert await provider.stats(sandbox.id) == SandboxStats()
+
+
+_HELD_BYTES = 60 * 1024 * 1024
+_HOLDING = f"held = b'x' * {_HELD_BYTES}\nwhile True: pass"

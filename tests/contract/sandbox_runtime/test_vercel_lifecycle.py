@@ -12,7 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_runtime import SandboxError, SandboxErrorCode, SandboxId, SandboxSpec, open_sandbox
+from sandbox_runtime import (
+    SandboxError,
+    SandboxErrorCode,
+    SandboxId,
+    SandboxSpec,
+    SandboxStats,
+    open_sandbox,
+)
 from sandbox_runtime.providers.vercel import VercelSettings
 from sandbox_runtime.providers.vercel.provider import VercelProvider
 from tests.contract.sandbox_runtime.vercel_service import VercelService
@@ -97,6 +104,27 @@ async def test_sweep(vercel: VercelService) -> None:
         assert await provider.sweep({name}) == 0
         assert await provider.sweep() == 1
         assert vercel.emulator.running() == [living.id]
+
+
+async def test_what_a_sandbox_may_have_is_told(
+    vercel: VercelService, provider: VercelProvider
+) -> None:
+    """Region, processors, memory, and its end by the session's clock, also when its life was extended; nothing of one that is over."""
+    async with open_sandbox(provider, SandboxSpec(lifetime_s=600)) as sandbox:
+        (info,) = await provider.list()
+        assert info.region == "iad1"
+        session = vercel.emulator.world.sandboxes[sandbox.id].session
+        assert session is not None
+        told = await provider.stats(sandbox.id)
+        assert (told.cpus, told.memory_limit_bytes) == (4, 8192 * 1024 * 1024)
+        assert (told.cpu_s, told.memory_bytes) == (None, None)
+        await sandbox.extend(3000)
+        ends_at = (await provider.stats(sandbox.id)).ends_at
+        assert ends_at is not None
+        assert ends_at.timestamp() == (session.started_at + session.timeout_ms) / 1000
+        assert ends_at.timestamp() - time.time() > 2900
+    assert await provider.stats(sandbox.id) == SandboxStats()
+    assert await provider.stats(SandboxId("orion-other-0123456789abcdef")) == SandboxStats()
 
 
 async def test_lifetime(vercel: VercelService, provider: VercelProvider) -> None:

@@ -8,14 +8,16 @@ from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
-from textual.widgets import DataTable, Input, Static
+from textual.widgets import DataTable, Input, RichLog, Static
 
-from app.cli.tui.board import Board, Detail
+from app.cli.tui.board import Board, amount, left, share, size
 from app.cli.tui.office import FilterError, Office, open_office, plain, read_filter
+from app.cli.tui.windows import Detail
 from app.runs.testing import Run, RunState
 from app.settings.settings import load_settings
 from app.store.runs import SqlRunStore, open_store
 from tests.building import make_request, make_run
+from tests.ports import free_port
 from tests.unit.operators.building import SCRIPT, fill
 from tests.waiting import until
 
@@ -147,12 +149,99 @@ def test_text_harms_no_terminal() -> None:
     assert plain("a\x1b[2Jb\x07c\u202ed\ne") == "a [2Jb c d e"
 
 
-async def test_a_cloud_s_set_up_says_what_it_needs(
+async def test_where_a_question_runs_is_chosen_by_a_key_or_a_word(
     deployment: tuple[Office, SqlRunStore, Run],
 ) -> None:
-    """By the command that a person would type, which asks nothing here."""
+    """With a warning where a cloud has no credentials; a word that names no place is told."""
     office, _, _ = deployment
-    said = [line async for line in office.set_up("vercel")]
-    assert len(said) == 1
-    assert said[0].startswith("need: ")
-    assert "VERCEL_PROJECT_ID" in said[0]
+    async with Board(office).run_test(size=(100, 40)) as pilot:
+        await until(lambda: rows_of(pilot) == 5)
+        await pilot.press("n")
+        place = pilot.app.screen.query_one("#place", Static)
+        assert str(place.content).startswith("in local ")
+        seen = set()
+        for _ in office.places():
+            await pilot.press("ctrl+p")
+            seen.add(str(place.content).split()[1])
+        assert seen == {"local", "docker", "vercel", "deno"}
+        await pilot.press(*"/cloud", "enter")
+        assert "in vercel " in str(place.content)
+        assert "no credentials: orion setup vercel" in str(place.content)
+        await pilot.press(*"/docker", "enter")
+        assert "in docker " in str(place.content)
+        await pilot.press(*"/provider deno", "enter")
+        assert "in deno " in str(place.content)
+        await pilot.press(*"/moon", "enter")
+        assert "in deno " in str(place.content)
+        assert "there are: local, deno, docker, vercel" in told(pilot)
+
+
+def log_of(pilot: Pilot[None]) -> str:
+    return "\n".join(line.text for line in pilot.app.screen.query_one(RichLog).lines)
+
+
+async def test_a_cloud_is_set_up_by_the_states_that_the_command_says(
+    deployment: tuple[Office, SqlRunStore, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it needs is asked for, a token unseen; what is wrong is told; and it may be left while it asks."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ORION_STATE_DIR", str(tmp_path))
+    monkeypatch.setenv("ORION_DENO_API_URL", f"http://127.0.0.1:{free_port()}")
+    office, _, _ = deployment
+    async with Board(office).run_test(size=(100, 40)) as pilot:
+        await until(lambda: rows_of(pilot) == 5)
+        await pilot.press("c", "ctrl+p", "enter")
+        await until(lambda: "deno: need: DENO_DEPLOY_TOKEN" in log_of(pilot))
+        assert "deno: checking: " in log_of(pilot)
+        box = pilot.app.screen.query_one("#answer", Input)
+        await until(lambda: box.has_focus)
+        assert box.password
+        await pilot.press("enter")
+        box.value = "ddo_secret-of-mine"
+        await pilot.press("enter")
+        await until(lambda: "deno: need: ORION_SANDBOX_REGION" in log_of(pilot))
+        await until(lambda: box.value == "ord")
+        assert not box.password
+        await pilot.press("enter")
+        await until(lambda: "deno: invalid: " in log_of(pilot), timeout_s=40)
+        assert "deno: validating: " in log_of(pilot)
+        assert "secret-of-mine" not in log_of(pilot)
+        await until(lambda: box.has_focus)
+        await pilot.press("escape")
+        await pilot.pause()
+        assert rows_of(pilot) == 5
+    assert not (tmp_path / ".env").exists()
+
+
+async def test_what_cannot_be_done_is_told_and_the_board_stays(
+    deployment: tuple[Office, SqlRunStore, Run],
+) -> None:
+    """A run that goes cannot be asked again; one that was removed meanwhile cannot be stopped."""
+    office, store, failed = deployment
+    async with Board(office).run_test(size=(100, 40)) as pilot:
+        await until(lambda: rows_of(pilot) == 5)
+        table = pilot.app.query_one("#runs", DataTable)
+        going = [run.id for run in await store.recent(limit=9) if run.state is RunState.RUNNING]
+        table.move_cursor(row=table.get_row_index(going[0]))
+        await pilot.press("t")
+        await until(lambda: "has not failed" in told(pilot))
+        table.move_cursor(row=table.get_row_index(failed.id))
+        later = datetime.now(UTC) + timedelta(days=1)
+        await store.remove_ended(before=later, limit=10)
+        await pilot.press("s")
+        await until(lambda: "no runs have an id beginning with" in told(pilot))
+        await until(lambda: rows_of(pilot) == 4)
+
+
+def told(pilot: Pilot[None]) -> str:
+    return "\n".join(one.message for one in pilot.app._notifications)
+
+
+def test_sandboxes_are_told_in_few_characters() -> None:
+    """What is used and what may be; what a provider does not tell is a dash."""
+    soon = (datetime.now(UTC) + timedelta(minutes=9.6)).isoformat()
+    assert (left(soon), left(None)) == ("10m", "-")
+    assert (size(None), size(310 * 2**20), size(4 * 2**30)) == ("", "310M", "4G")
+    assert (amount(12.34, "%"), amount(4.0, ""), amount(None, "%")) == ("12.3%", "4", "")
+    assert share("310M", "4G") == "310M of 4G"
+    assert (share("310M", ""), share("", "4G"), share("", "")) == ("310M", "of 4G", "-")

@@ -1,0 +1,299 @@
+"""What the terminal shows above its lists: a run whole, lines as they come, a question, the set-up of a cloud."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+from rich.text import Text
+from textual import work
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.screen import ModalScreen, Screen
+from textual.widgets import Footer, Input, Label, RichLog, Static
+from textual.worker import Worker, WorkerCancelled, WorkerState
+from typing_extensions import override
+
+from app.cli.commands.setup import Question
+from app.cli.tui.office import LACKING, Office, plain
+
+LOOK_S: Final = 2.0
+"""Between two looks at the records."""
+
+
+def tell_failure(app: App[Any], event: Worker.StateChanged) -> None:
+    """Says why something could not be done; what is on the screen stays."""
+    if event.state is WorkerState.ERROR:
+        app.notify(plain(event.worker.error), severity="error")
+
+
+async def follow(office: Office, run_id: str) -> AsyncIterator[str]:
+    """Yields a run's log as it grows; over when the run is."""
+    shown = 0
+    while True:
+        run = await office.run(run_id)
+        if run is None:
+            yield "(the run is gone)"
+            return
+        lines = run["log"].split("\n")
+        for line in lines[shown:]:
+            yield line
+        shown = len(lines)
+        if run["ended_at"]:
+            yield f"({run['code'] or run['state']})"
+            return
+        await asyncio.sleep(LOOK_S)
+
+
+class Detail(Screen[None]):
+    """One run whole."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q", "app.pop_screen", "Back")]
+
+    def __init__(self, office: Office, run_id: str) -> None:
+        super().__init__()
+        self._office = office
+        self._run_id = run_id
+
+    @override
+    def compose(self) -> ComposeResult:
+        with VerticalScroll():
+            yield Static("", id="detail", markup=False)
+        yield Footer(compact=True, show_command_palette=False)
+
+    def on_mount(self) -> None:
+        self.look()
+        self.set_interval(LOOK_S, self.look)
+
+    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
+        tell_failure(self.app, event)
+
+    @work(exclusive=True, exit_on_error=False)
+    async def look(self) -> None:
+        run = await self._office.run(self._run_id)
+        self.query_one("#detail", Static).update("\n".join(detail_lines(run, self._run_id)))
+
+
+def detail_lines(run: Mapping[str, Any] | None, run_id: str) -> Sequence[str]:
+    """Returns what the screen of one run says."""
+    if run is None:
+        return [f"{plain(run_id)} is gone: its record has been removed."]
+    row = run["row"]
+    facts = {
+        "run": row["id"],
+        "state": row["state"],
+        "code": row["code"],
+        "detail": row["detail"],
+        "thread": row["thread"],
+        "agent": f"{row['agent']} {row['model']}",
+        "sandbox": f"{row['provider'] or LACKING} {row['sandbox_id'] or ''}",
+        "took": row["duration_s"],
+        "cost": row["cost_usd"],
+        "tokens": f"{row['input_tokens']} in, {row['output_tokens']} out",
+        "changes": row["changes"],
+        "files out": ", ".join(one["name"] for one in row["files_out"]),
+        "trace": row["trace_id"],
+        "log": f"orion runs show {row['id']} --log",
+    }
+    lines = [
+        f"{name:10} {plain(value)}" for name, value in facts.items() if value not in (None, "")
+    ]
+    lines += ["", plain(run["text"])[:500], "", "Steps"]
+    for step in row["trace"]:
+        name = f"  {step['name']}" if step["parent"] else step["name"]
+        lines.append(f"{step['duration_s']:9.3f} s  {plain(name)}  {plain(step['error'])}".rstrip())
+    lines += ["", "Answer", *(plain(line) for line in run["answer"].split("\n"))]
+    return lines
+
+
+class Window(ModalScreen[None]):
+    """A window above the board."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", "Back")]
+
+    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
+        tell_failure(self.app, event)
+
+
+class Lines(Window):
+    """Lines as they come."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("q", "dismiss", "Back")]
+
+    def __init__(self, title: str, lines: AsyncIterator[str]) -> None:
+        super().__init__()
+        self._title = title
+        self._lines = lines
+
+    @override
+    def compose(self) -> ComposeResult:
+        yield RichLog(classes="window", wrap=True)
+
+    def on_mount(self) -> None:
+        log = self.query_one(RichLog)
+        log.border_title = self._title
+        log.focus()
+        self.read()
+
+    @work(exclusive=True, exit_on_error=False)
+    async def read(self) -> None:
+        log = self.query_one(RichLog)
+        try:
+            async for line in self._lines:
+                log.write(Text(plain(line)))
+        except WorkerCancelled:
+            return
+
+
+class Sure(ModalScreen[bool]):
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("y", "dismiss(True)", "Yes"),
+        Binding("n,escape", "dismiss(False)", "No"),
+    ]
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._text = text
+
+    @override
+    def compose(self) -> ComposeResult:
+        yield Label(f"{self._text}  y / n", classes="window", markup=False)
+
+
+class Ask(Window):
+    """A question without Slack."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+p", "other", "Other sandbox", priority=True),
+    ]
+
+    def __init__(self, office: Office) -> None:
+        super().__init__()
+        self._office = office
+        self._places = office.places()
+        self._at = 0
+
+    @override
+    def compose(self) -> ComposeResult:
+        with VerticalScroll(classes="window"):
+            yield Static("", id="place", markup=False)
+            yield Input(
+                placeholder="a question; /docker, /local, /cloud or /provider NAME choose where",
+                id="question",
+            )
+            yield RichLog(wrap=True)
+
+    def on_mount(self) -> None:
+        self._show_place()
+        self.query_one(Input).focus()
+
+    def action_other(self) -> None:
+        self._at = (self._at + 1) % len(self._places)
+        self._show_place()
+
+    def _show_place(self) -> None:
+        place = self._places[self._at]
+        warnings = [one for one in (place.missing, self._office.missing_model()) if one]
+        warned = f"  ! {'; '.join(warnings)}" if warnings else ""
+        self.query_one("#place", Static).update(
+            f"in {place.provider} (ctrl+p: another){plain(warned)}"
+        )
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        text, event.input.value = event.value.strip(), ""
+        if text.startswith("/"):
+            self._choose(text)
+        elif text:
+            self.run_question(text)
+
+    def _choose(self, text: str) -> None:
+        word, _, rest = text.removeprefix("/").partition(" ")
+        wanted = rest.strip() if word == "provider" else {"cloud": "vercel"}.get(word, word)
+        names = [place.provider for place in self._places]
+        if wanted not in names:
+            self.notify(f"there are: {', '.join(names)}", severity="error")
+            return
+        self._at = names.index(wanted)
+        self._show_place()
+
+    @work(exclusive=True, exit_on_error=False)
+    async def run_question(self, text: str) -> None:
+        log = self.query_one(RichLog)
+        log.write(Text(f"> {plain(text)}", style="bold"))
+        async for line in self._office.ask(text, provider=self._places[self._at].provider):
+            log.write(Text(plain(line)))
+
+
+class SetUp(Window):
+    """A cloud is set up: asked for what is missing, tried, kept, its environment built."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+p", "other", "Other cloud", priority=True),
+        Binding("enter", "start", "Set up"),
+    ]
+
+    def __init__(self, office: Office) -> None:
+        super().__init__()
+        self._office = office
+        self._clouds = office.clouds()
+        self._at = 0
+        self._answer: asyncio.Future[str] | None = None
+        """Of the question that is open."""
+
+    @override
+    def compose(self) -> ComposeResult:
+        with VerticalScroll(classes="window"):
+            yield Static("", id="place", markup=False)
+            yield Input(id="answer", classes="hidden")
+            yield RichLog(wrap=True)
+
+    def on_mount(self) -> None:
+        self._show_cloud()
+        self.query_one(RichLog).focus()
+
+    def action_other(self) -> None:
+        self._at = (self._at + 1) % len(self._clouds)
+        self._show_cloud()
+
+    def _show_cloud(self) -> None:
+        cloud = self._clouds[self._at]
+        self.query_one("#place", Static).update(
+            f"set up {cloud}: enter  (ctrl+p: another; esc: leave)"
+        )
+
+    def action_start(self) -> None:
+        self._set_up(self._clouds[self._at])
+
+    @work(exclusive=True, exit_on_error=False)
+    async def _set_up(self, cloud: str) -> None:
+        log = self.query_one(RichLog)
+
+        def say(line: str) -> None:
+            log.write(Text(plain(f"{cloud}: {line}")))
+
+        await self._office.set_up(cloud, ask=self._ask, say=say)
+
+    async def _ask(self, question: Question) -> str:
+        """Waits for the person, as long as the window is open."""
+        box = self.query_one("#answer", Input)
+        box.placeholder, box.password, box.value = (
+            question.text,
+            question.is_secret,
+            question.default,
+        )
+        box.remove_class("hidden")
+        box.focus()
+        self._answer = asyncio.get_running_loop().create_future()
+        try:
+            return await self._answer
+        finally:
+            self._answer = None
+            box.value = ""
+            box.add_class("hidden")
+            self.query_one(RichLog).focus()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        if self._answer is not None and not self._answer.done() and event.value.strip():
+            self._answer.set_result(event.value.strip())
