@@ -12,6 +12,7 @@ from app.operators.records import By, add_up, as_row
 from app.runs.model import Clock, Process, Run, RunFileKind
 from app.runs.policy import RunPolicy
 from app.runs.request import RunId
+from app.runs.session import Session, session_id_for
 from app.runs.warm_pool import PoolFigures
 from app.store.runs import RunQuery, SqlRunStore
 from app.tracing.steps import read_steps
@@ -91,9 +92,11 @@ class Desk:
         files = self._store.files
         steps = read_steps(await files.load(run_id, RunFileKind.STEPS))
         asked = await self._store.approvals.of_run(run_id)
+        session = await self._store.sessions.get(session_id_for(run.thread))
         return {
             **self._line(run),
             "row": as_row(run, asked, steps),
+            "session": None if session is None else _session(session),
             "text": self._mask(run.request.text),
             "answer": self._mask(run.result.answer),
             "log": self._mask(await files.load(run_id, RunFileKind.LOG)),
@@ -170,6 +173,16 @@ class Desk:
 
 def _time(at: datetime | None) -> str | None:
     return None if at is None else at.isoformat()
+
+
+def _session(session: Session) -> Json:
+    """Returns what its thread has: the sandbox by its name, and what is saved, provider by provider."""
+    return {
+        "name": session.name,
+        "status": session.status,
+        "provider": session.provider,
+        "snapshots": dict(session.snapshots),
+    }
 
 
 def _process(process: Process, runs: int) -> Json:

@@ -15,7 +15,18 @@ from textual.worker import Worker
 from typing_extensions import override
 
 from app.cli.tui.office import LACKING, FilterError, Office, plain, read_filter
-from app.cli.tui.windows import LOOK_S, Ask, Detail, Lines, SetUp, Sure, follow, tell_failure
+from app.cli.tui.windows import (
+    LOOK_S,
+    Ask,
+    Detail,
+    Facts,
+    Lines,
+    SetUp,
+    Sure,
+    follow,
+    sandbox_lines,
+    tell_failure,
+)
 from app.store.runs import RunQuery
 
 PROVIDERS_LOOK_S: Final = 15.0
@@ -124,6 +135,7 @@ class Board(App[None]):
         self.office = office
         self.query_of_runs = RunQuery(limit=200)
         self.shows_runs = True
+        self.rows_of_sandboxes: Mapping[str, Mapping[str, Any]] = {}
 
     @override
     def compose(self) -> ComposeResult:
@@ -187,11 +199,12 @@ class Board(App[None]):
             self.tell(f"sandboxes cannot be listed: {plain(exc)}")
             return
         wanted = self.query_of_runs
-        shown = {
-            str(row["id"]): self._sandbox_row(row)
+        self.rows_of_sandboxes = {
+            str(row["id"]): row
             for row in rows
             if wanted.provider in ("", row["provider"]) and wanted.agent in ("", row["agent"])
         }
+        shown = {name: self._sandbox_row(row) for name, row in self.rows_of_sandboxes.items()}
         fill(self.table("sandboxes"), shown)
 
     def _sandbox_row(self, row: Mapping[str, Any]) -> Sequence[Text | str]:
@@ -257,8 +270,12 @@ class Board(App[None]):
         self.action_open()
 
     def action_open(self) -> None:
-        if self.shows_runs and (run_id := self.chosen()):
-            self.push_screen(Detail(self.office, run_id))
+        if not (chosen := self.chosen()):
+            return
+        if self.shows_runs:
+            self.push_screen(Detail(self.office, chosen))
+        elif (row := self.rows_of_sandboxes.get(chosen)) is not None:
+            self.push_screen(Facts(f"sandbox {row['name'] or chosen}", sandbox_lines(row)))
 
     def action_log(self) -> None:
         if run_id := self.chosen():

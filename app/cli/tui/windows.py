@@ -94,6 +94,7 @@ def detail_lines(run: Mapping[str, Any] | None, run_id: str) -> Sequence[str]:
         "files out": ", ".join(one["name"] for one in row["files_out"]),
         "trace": row["trace_id"],
         "log": f"orion runs show {row['id']} --log",
+        **_session_facts(run["session"]),
     }
     lines = [
         f"{name:10} {plain(value)}" for name, value in facts.items() if value not in (None, "")
@@ -104,6 +105,27 @@ def detail_lines(run: Mapping[str, Any] | None, run_id: str) -> Sequence[str]:
         lines.append(f"{step['duration_s']:9.3f} s  {plain(name)}  {plain(step['error'])}".rstrip())
     lines += ["", "Answer", *(plain(line) for line in run["answer"].split("\n"))]
     return lines
+
+
+def _session_facts(session: Mapping[str, Any] | None) -> Mapping[str, str]:
+    """Returns what is saved of a run's thread, and how to reach it."""
+    if session is None:
+        return {"saved": "nothing"}
+    saved = ", ".join(f"{name} at {provider}" for provider, name in session["snapshots"].items())
+    return {
+        "saved": saved or "nothing yet",
+        "reach": f"orion sandboxes shell {session['name']} ({session['status']}, {session['provider']})",
+    }
+
+
+def sandbox_lines(row: Mapping[str, Any]) -> Sequence[str]:
+    """Returns what the window of one sandbox says: all that is known of it, and how to reach it."""
+    facts = {**row, "reach": f"orion sandboxes shell {row['name']}" if row["name"] else ""}
+    return [
+        f"{name.replace('_', ' '):18} {plain(value)}"
+        for name, value in facts.items()
+        if value not in (None, "", [])
+    ]
 
 
 class Window(ModalScreen[None]):
@@ -143,6 +165,23 @@ class Lines(Window):
                 log.write(Text(plain(line)))
         except WorkerCancelled:
             return
+
+
+class Facts(Window):
+    """Lines that do not change."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("q", "dismiss", "Back")]
+
+    def __init__(self, title: str, lines: Sequence[str]) -> None:
+        super().__init__()
+        self._title = title
+        self._lines = lines
+
+    @override
+    def compose(self) -> ComposeResult:
+        with VerticalScroll(classes="window") as window:
+            window.border_title = self._title
+            yield Static("\n".join(self._lines), id="facts", markup=False)
 
 
 class Sure(ModalScreen[bool]):

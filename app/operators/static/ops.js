@@ -91,6 +91,7 @@ const DRAW = {
     const facts = Object.entries(row).filter(([name, value]) => !hidden.has(name) && value !== null && value !== "");
     return [el("h1", {}, badge(data), " ", data.text || "(no text)"),
       data.trace ? el("p", {}, el("a", { href: data.trace, rel: "noopener noreferrer" }, "its trace")) : null,
+      data.session ? el("p", {}, "Its thread's sandbox: ", el("code", {}, `orion sandboxes shell ${data.session.name}`), ` (${data.session.status}, ${data.session.provider}), saved: ${Object.keys(data.session.snapshots).join(", ") || "nothing yet"}`) : null,
       el("h2", {}, "Steps"), nodes.length ? fall.draw(nodes, { start, span: Math.max(end - start, 1), label: `${data.steps.length} steps` }) : el("p", { class: "none" }, "None are kept."),
       el("h2", {}, "Why it had what it had"), table(row.settings, [["Setting", (one) => one.name, "name"], ["Value", (one) => one.value || "none"], ["From", (one) => one.source]], "Nothing is kept of that."),
       el("h2", {}, "Hosts"), table(row.hosts, [["Host", (one) => one.host || "(unreadable)", "name"], ["Connections", (one) => one.connections, "number"], ["Out", (one) => count(one.sent_bytes), "number"], ["In", (one) => count(one.received_bytes), "number"], ["Refused", (one) => (one.refusals ? `${one.refusals}: ${one.reason}` : "")]], "None but the model."),

@@ -1,5 +1,6 @@
 """`orion tui` with a pilot at its keys, over a real store: what it shows, what its keys do, and what is strange."""
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -13,7 +14,7 @@ from textual.widgets import DataTable, Input, RichLog, Static
 from app.cli.tui.board import Board, amount, left, share, size
 from app.cli.tui.office import FilterError, Office, open_office, plain, read_filter
 from app.cli.tui.windows import Detail
-from app.runs.testing import Run, RunState
+from app.runs.testing import Run, RunState, Session, SessionStatus, session_id_for
 from app.settings.settings import load_settings
 from app.store.runs import SqlRunStore, open_store
 from tests.building import make_request, make_run
@@ -235,6 +236,42 @@ async def test_what_cannot_be_done_is_told_and_the_board_stays(
 
 def told(pilot: Pilot[None]) -> str:
     return "\n".join(one.message for one in pilot.app._notifications)
+
+
+async def test_a_sandbox_is_shown_whole(
+    deployment: tuple[Office, SqlRunStore, Run],
+) -> None:
+    """With what is saved of its thread and how to reach it, as is a run of that thread."""
+    office, store, failed = deployment
+    session = Session(
+        id=session_id_for(failed.thread),
+        name="brave-otter",
+        thread=failed.thread,
+        provider="local",
+        status=SessionStatus.STOPPED,
+        snapshot_slug="snap-1",
+        created_at=datetime.now(UTC),
+        used_at=datetime.now(UTC),
+    )
+    await store.sessions.add(session)
+    async with Board(office).run_test(size=(100, 60)) as pilot:
+        sandboxes = pilot.app.query_one("#sandboxes", DataTable)
+        await until(lambda: rows_of(pilot) == 5)
+        pilot.app.push_screen(Detail(office, failed.id))
+        await pilot.pause()
+        await until(lambda: "orion sandboxes shell brave-otter" in detail_of(pilot))
+        assert "snap-1 at local" in detail_of(pilot)
+        await pilot.press("escape", "tab")
+        await until(lambda: sandboxes.row_count == 1)
+        await pilot.press("enter")
+        facts = str(pilot.app.screen.query_one("#facts", Static).content)
+        assert re.search(r"^snapshot +snap-1$", facts, re.MULTILINE)
+        assert re.search(r"^reach +orion sandboxes shell brave-otter$", facts, re.MULTILINE)
+        await pilot.press("escape")
+        await pilot.press("f")
+        pilot.app.query_one("#filter", Input).value = "provider=docker"
+        await pilot.press("enter")
+        await until(lambda: sandboxes.row_count == 0)
 
 
 def test_sandboxes_are_told_in_few_characters() -> None:
