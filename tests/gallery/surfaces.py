@@ -5,7 +5,7 @@ import base64
 import html
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final
@@ -213,7 +213,7 @@ async def open_scene(browser: Browser, git: GitServer, url: str) -> AsyncIterato
     await page.close()
 
 
-async def _sheet(browser: Browser, theme: Theme, pictures: dict[str, bytes]) -> bytes:
+async def sheet(browser: Browser, theme: Theme, pictures: Mapping[str, bytes]) -> bytes:
     """One picture of all, each below its name."""
     colours = (
         "color: #ddd; background: #111" if theme == "dark" else "color: #222; background: #fff"
@@ -258,7 +258,7 @@ async def main() -> None:
                     sys.stdout.write(f"{name}\n")
                 for theme in THEMES:
                     path = IMAGES / f"surfaces-{theme}.png"
-                    path.write_bytes(await _sheet(browser, theme, pictures[theme]))
+                    path.write_bytes(await sheet(browser, theme, pictures[theme]))
                     sys.stdout.write(f"{path}: {path.stat().st_size // 1000} kB\n")
 
 

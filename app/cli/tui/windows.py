@@ -85,7 +85,7 @@ def detail_lines(run: Mapping[str, Any] | None, run_id: str) -> Sequence[str]:
         "code": row["code"],
         "detail": row["detail"],
         "thread": row["thread"],
-        "agent": f"{row['agent']} {row['model']}",
+        "agent": f"{row['agent']} {row['model']}".strip(),
         "sandbox": f"{row['provider'] or LACKING} {row['sandbox_id'] or ''}",
         "took": row["duration_s"],
         "cost": row["cost_usd"],

@@ -124,7 +124,7 @@ const DRAW = {
   audit(data) {
     return [el("h1", {}, "Who was allowed or refused what"),
       el("div", { class: "filters" }, filter("act", "Act", any(["ask", "settings", "memory", "own-keys", "link", "stop", "approve"])), write("user", "Person")),
-      table(data.entries, [["When", (one) => time(one.at), "when"], ["Who", (one) => one.user, "name"], ["Act", (one) => one.act, "name"], ["What", (one) => one.target], ["", (one) => el("span", { class: `badge ${one.is_allowed ? "good" : "error"}` }, one.is_allowed ? "allowed" : "refused"), "name"], ["By", (one) => one.reason], ["Run", (one) => (one.run_id ? link({ id: one.run_id }, one.run_id) : ""), "name"]], "Nothing is kept.")];
+      table(data.entries, [["When", (one) => time(one.at), "when"], ["Who", (one) => one.user, "name"], ["Act", (one) => one.act, "name"], ["What", (one) => one.target], ["", (one) => el("span", { class: `badge ${one.is_allowed ? "good" : "error"}` }, one.is_allowed ? "allowed" : "refused"), "name"], ["By", (one) => one.reason], ["Run", (one) => (one.run_id ? link({ id: one.run_id }, one.run_id.slice(0, 12)) : ""), "name"]], "Nothing is kept.")];
   },
 };
 
