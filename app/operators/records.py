@@ -53,7 +53,7 @@ def as_row(
                 "duration_s": round(one.duration_s, 3),
                 "error": one.error,
             }
-            for one in steps
+            for one in sorted(steps, key=lambda one: one.started_at)
         ],
         "asked": [
             {

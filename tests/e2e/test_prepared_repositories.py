@@ -158,7 +158,7 @@ async def test_at_a_cloud(name: str, tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.docker
 async def test_in_docker(tmp_path: Path) -> None:
-    """The same in containers."""
+    """The same in containers; removed, it leaves none with a copy of it."""
     server = GitServer(root=tmp_path / "git")
     server.filled("acme/api", {"README": "one\n"})
     image = await asyncio.to_thread(prepared_image)
@@ -175,6 +175,8 @@ async def test_in_docker(tmp_path: Path) -> None:
         answer = await stage.ask("@Orion repo=acme/api run: cat README deps/env")
         assert "one\n" in answer
         assert "PATH=" in answer
+        code, said = await stage.cli("repositories", "rm", "acme/api")
+        assert code == 0, said
 
 
 async def _restart_with(stage: Stage, setup: str) -> None:

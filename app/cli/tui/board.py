@@ -71,9 +71,14 @@ def left(ends_at: str | None) -> str:
     return span((datetime.fromisoformat(ends_at) - datetime.now(UTC)).total_seconds())
 
 
-def amount(value: float | None, unit: str) -> str:
-    """Returns a number in three digits at most; empty where there is none."""
-    return "" if value is None else f"{value:.3g}{unit}"
+def percent(value: float | None) -> str:
+    """Returns it without a fraction; empty where there is none."""
+    return "" if value is None else f"{value:.0f}%"
+
+
+def count(value: float | None) -> str:
+    """Returns a number of processors; empty where it is not told."""
+    return "" if value is None else f"{value:g}"
 
 
 def size(count: int | None) -> str:
@@ -215,7 +220,7 @@ class Board(App[None]):
             str(row["agent"]) or LACKING,
             str(row["region"]) or LACKING,
             left(row["ends_at"]),
-            share(amount(row["cpu_percent"], "%"), amount(row["cpus"], "")),
+            share(percent(row["cpu_percent"]), count(row["cpus"])),
             share(size(row["memory_bytes"]), size(row["memory_limit_bytes"])),
             age(row["used_at"] or row["created_at"]),
         )

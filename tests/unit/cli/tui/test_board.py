@@ -11,7 +11,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Input, RichLog, Static
 
-from app.cli.tui.board import Board, amount, left, share, size
+from app.cli.tui.board import Board, count, left, percent, share, size
 from app.cli.tui.office import FilterError, Office, open_office, plain, read_filter
 from app.cli.tui.windows import Detail
 from app.runs.testing import Run, RunState, Session, SessionStatus, session_id_for
@@ -279,6 +279,7 @@ def test_sandboxes_are_told_in_few_characters() -> None:
     soon = (datetime.now(UTC) + timedelta(minutes=9.6)).isoformat()
     assert (left(soon), left(None)) == ("10m", "-")
     assert (size(None), size(310 * 2**20), size(4 * 2**30)) == ("", "310M", "4G")
-    assert (amount(12.34, "%"), amount(4.0, ""), amount(None, "%")) == ("12.3%", "4", "")
+    assert (percent(12.34), percent(0.2), percent(None)) == ("12%", "0%", "")
+    assert (count(4.0), count(0.5), count(None)) == ("4", "0.5", "")
     assert share("310M", "4G") == "310M of 4G"
     assert (share("310M", ""), share("", "4G"), share("", "")) == ("310M", "of 4G", "-")
