@@ -25,7 +25,7 @@ from app.permissions.rules import Permissions
 from app.pull_requests.records import PullRequestStore
 from app.redaction import Masker
 from app.runs.broker import ModelBroker
-from app.runs.environment import Additions, AgentEnvironment, AgentSettings
+from app.runs.environment import Additions, AgentEnvironment, AgentSettings, base_prompt
 from app.runs.executor import AgentRunner
 from app.runs.model import SystemClock
 from app.runs.options import RunOptions, unknown_word
@@ -145,14 +145,13 @@ def create_runner(
     adapter = adapter or create_adapter(settings.agents.default)
     is_default = adapter.name == settings.agents.default or adapter.name not in agent_names()
     agent = settings.agents.default if is_default else adapter.name
-    prompt_file = settings.agents.system_prompt_file
     return AgentRunner(
         provider=provider,
         adapter=adapter,
         broker=broker,
         workspaces=workspaces,
         settings=AgentSettings(
-            system_prompt=prompt_file.read_text() if prompt_file else None,
+            system_prompt=_own_prompt(settings),
             model=adapter.model_id(settings.model_of(agent) or adapter.spec.default_model),
             own_key_protocol=adapter.spec.protocol or "",
             needs_own_key=needs_own_key(settings, agent),
@@ -171,6 +170,11 @@ def create_runner(
         policy=policy,
         repositories=repositories,
     )
+
+
+def _own_prompt(settings: Settings) -> str | None:
+    file = settings.agents.system_prompt_file
+    return file.read_text() if file else None
 
 
 def create_repositories(
@@ -305,6 +309,7 @@ async def open_tracer(settings: Settings, masker: Masker) -> AsyncIterator[Trace
         release=settings.langfuse.release or __version__,
         sample_rate=settings.langfuse.sample_rate,
         has_links=settings.langfuse.trace_links,
+        system_prompt=base_prompt(_own_prompt(settings)),
         masker=masker,
         verify=trusted(),
     ) as tracer:

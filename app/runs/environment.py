@@ -290,9 +290,17 @@ def render_prompt(facts: RunFacts, *, own: str | None = None, channel: str = "")
     return "\n\n".join(part for part in (_own(facts) if own is None else own, channel) if part)
 
 
+def base_prompt(own: str | None = None) -> str:
+    """Returns the system prompt of all runs, with `{{facts}}` where Orion's tells what is true of one. `own`: as for `render_prompt`."""
+    return _around("{{facts}}") if own is None else own
+
+
 def _own(facts: RunFacts) -> str:
     about = (_files(facts), _outbox(facts), _network(facts), _limits(facts), _tools(facts))
-    place = " ".join(text for text in about if text)
+    return _around(" ".join(text for text in about if text))
+
+
+def _around(place: str) -> str:
     return f"{_WHO} {place}\n\n{_HOW}"
 
 

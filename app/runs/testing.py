@@ -55,6 +55,7 @@ from app.runs.environment import (
     NetworkFact,
     RepositoryFact,
     RunFacts,
+    base_prompt,
     render_prompt,
 )
 from app.runs.executor import AgentRunner

@@ -112,7 +112,7 @@ class LangfuseSettings(SettingsGroup):
     trace_content: bool = Field(
         default=True,
         alias="ORION_TRACE_CONTENT",
-        description="Prompt and answer in traces, masked.",
+        description="Prompt and answer in traces, and the system prompt as a prompt with versions in Langfuse, masked.",
     )
     trace_links: bool = Field(
         default=False,

@@ -17,7 +17,7 @@ import os
 import ssl
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -42,6 +42,7 @@ from app.redaction import Masker
 from app.runs.model import ModelCall, Outcome, Run
 from app.runs.ports import RunTrace, StepKind, TraceStep
 from app.runs.request import RunId
+from app.tracing.asked import ASK_AGAIN_S, SystemPrompt, TracePages
 from app.tracing.observations import (
     Attributes,
     SpanSanitizer,
@@ -101,6 +102,7 @@ class _SpanContext:
     sanitizer: SpanSanitizer
     shared: Attributes
     root: otel.Span
+    prompt_version: Callable[[], int | None]
     detail: str = ""
     """Of the step that failed last: says more than the run's bare code."""
 
@@ -135,10 +137,21 @@ class _SpanContext:
 
 
 class LangfuseRunTrace:
-    def __init__(self, run: Run, *, tracer: otel.Tracer, sanitizer: SpanSanitizer) -> None:
+    def __init__(
+        self,
+        run: Run,
+        *,
+        tracer: otel.Tracer,
+        sanitizer: SpanSanitizer,
+        prompt_version: Callable[[], int | None],
+    ) -> None:
         self._run = run
         self._context = _SpanContext(
-            tracer=tracer, sanitizer=sanitizer, shared={}, root=otel.INVALID_SPAN
+            tracer=tracer,
+            sanitizer=sanitizer,
+            shared={},
+            root=otel.INVALID_SPAN,
+            prompt_version=prompt_version,
         )
         self._is_finished = False
         self.is_interrupted = False
@@ -156,6 +169,7 @@ class LangfuseRunTrace:
             )
         finally:
             RunIds.root.reset(ids)
+        context.prompt_version()  # is asked for before the first generation is told
 
     def fail(self, exc: BaseException) -> None:
         if not self._is_finished:
@@ -286,7 +300,10 @@ class LangfuseStep:
 
     def generation(self, call: ModelCall) -> None:
         with swallow_errors(self._name):
-            attributes = generation_attributes(call, self._context.sanitizer)
+            context = self._context
+            attributes = generation_attributes(
+                call, context.sanitizer, prompt_version=context.prompt_version()
+            )
             self._tell("model-call", attributes, call.started_at, call.ended_at)
 
     def _tell(
@@ -314,8 +331,6 @@ def _describe(exc: BaseException) -> tuple[str, str]:
 REQUEST_TIMEOUT_S: Final = 3
 FLUSH_INTERVAL_S: Final = 1.0
 SHUTDOWN_TIMEOUT_S: Final = 8.0
-ASK_INTERVAL_S: Final = 60.0
-"""Between two questions for the project, while Langfuse does not answer."""
 
 _LANGFUSE_TRACER: Final = "langfuse-sdk"
 """The SDK's export filter passes spans of this name only, and only with its public key on the scope."""
@@ -325,29 +340,6 @@ def is_sampled(trace_id: str, sampler: TraceIdRatioBased) -> bool:
     """Whether a run of that trace is traced."""
     decision = sampler.should_sample(None, int(trace_id, 16), "run").decision
     return decision is Decision.RECORD_AND_SAMPLE
-
-
-class TracePages:
-    """Where the pages of traces are: below a project that only Langfuse knows, which is asked in the background."""
-
-    def __init__(self, http: httpx.Client, *, base_url: str, keys: tuple[str, str]) -> None:
-        self.base_url = base_url
-        self._http = http
-        self._keys = keys
-        self._project = ""
-        self._asked_s = -ASK_INTERVAL_S
-
-    def project(self) -> str:
-        """Returns the id of the project; empty while it is not known."""
-        if not self._project and time.monotonic() - self._asked_s >= ASK_INTERVAL_S:
-            self._asked_s = time.monotonic()
-            threading.Thread(target=self._ask, name="langfuse-project", daemon=True).start()
-        return self._project
-
-    def _ask(self) -> None:
-        with swallow_errors("project"):
-            answer = self._http.get(f"{self.base_url}/api/public/projects", auth=self._keys)
-            self._project = str(answer.raise_for_status().json()["data"][0]["id"])
 
 
 @asynccontextmanager
@@ -362,11 +354,16 @@ async def open_langfuse_tracer(
     release: str = "",
     sample_rate: float = 1.0,
     has_links: bool = False,
+    system_prompt: str = "",
+    ask_again_s: float = ASK_AGAIN_S,
     verify: ssl.SSLContext | bool = True,
 ) -> AsyncIterator["LangfuseTracer"]:
     """Opens a tracer that sends to `base_url`, by the certificates of `verify`, of that part of the runs. Leaving waits up to 8 s for what is still unsent.
 
     `has_links`: `link` will be asked for, so what it needs to know is asked at once: the first answer of a process is to have one.
+
+    `system_prompt`: generations are linked to the version that Langfuse has of it, which it is asked for at the first run; only where content is traced. What it
+    does not answer it is asked again after `ask_again_s`.
 
     Langfuse may be dead all the while: spans then wait in a queue of 2048 and are dropped, oldest first.
     """
@@ -410,9 +407,17 @@ async def open_langfuse_tracer(
         return client
 
     client = await asyncio.to_thread(connect)
-    pages = TracePages(http, base_url=base_url.rstrip("/"), keys=(public_key, secret_key))
+    pages = TracePages(client.api, base_url=base_url.rstrip("/"), again_s=ask_again_s)
     if has_links:
         pages.project()
+    prompt = SystemPrompt(
+        client.api,
+        system_prompt if trace_content else "",
+        mask=masker.mask,
+        environment=environment,
+        release=release,
+        again_s=ask_again_s,
+    )
     try:
         yield LangfuseTracer(
             client=client,
@@ -422,6 +427,7 @@ async def open_langfuse_tracer(
             sanitizer=SpanSanitizer(masker=masker, trace_content=trace_content),
             sampler=sampler,
             pages=pages,
+            prompt=prompt,
         )
     finally:
         await _shut_down(client, provider, http)
@@ -459,7 +465,9 @@ class LangfuseTracer:
         sanitizer: SpanSanitizer,
         sampler: TraceIdRatioBased,
         pages: TracePages,
+        prompt: SystemPrompt,
     ) -> None:
+        self._prompt = prompt
         self._pages = pages
         self._sampler = sampler
         self._client = client
@@ -471,7 +479,12 @@ class LangfuseTracer:
 
     @contextmanager
     def trace(self, run: Run) -> Iterator[RunTrace]:
-        trace = LangfuseRunTrace(run, tracer=self._tracer, sanitizer=self._sanitizer)
+        trace = LangfuseRunTrace(
+            run,
+            tracer=self._tracer,
+            sanitizer=self._sanitizer,
+            prompt_version=self._prompt.version,
+        )
         with swallow_errors("begin"):
             trace.begin()
         try:
@@ -490,8 +503,7 @@ class LangfuseTracer:
     def link(self, trace_id: str) -> str:
         if not is_sampled(trace_id, self._sampler):
             return ""
-        project = self._pages.project()
-        return f"{self._pages.base_url}/project/{project}/traces/{trace_id}" if project else ""
+        return self._pages.address(trace_id)
 
     def score(self, run_id: RunId, *, user: str, is_positive: bool, comment: str = "") -> None:
         with swallow_errors("score"):

@@ -39,7 +39,10 @@ def step_span_id_for(run_id: RunId, name: str, key: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") or 1
 
 
-Attributes = dict[str, str | list[str]]
+Attributes = dict[str, str | int | list[str]]
+
+PROMPT_NAME: Final = "orion-system-prompt"
+"""What Langfuse lists the system prompt as; not merely Orion's name, which a prompt of the operator's may have."""
 
 MAX_CONTENT_BYTES: Final = 32 * 1024
 """Of a prompt, an answer or a tool's argument. Langfuse Cloud takes 5 MB a request, with many observations in it."""
@@ -195,13 +198,21 @@ def warning_attributes(status: str, sanitizer: SpanSanitizer) -> Attributes:
     }
 
 
-def generation_attributes(call: ModelCall, sanitizer: SpanSanitizer) -> Attributes:
-    """Returns a model call; where the operator has set no price, Langfuse works the cost out from model and usage."""
+def generation_attributes(
+    call: ModelCall, sanitizer: SpanSanitizer, *, prompt_version: int | None = None
+) -> Attributes:
+    """Returns a model call; where the operator has set no price, Langfuse works the cost out from model and usage.
+
+    `prompt_version`: the one of the system prompt that it is linked to; None = to none.
+    """
     attributes: Attributes = {
         "langfuse.observation.type": "generation",
         "langfuse.observation.model.name": sanitizer.name(call.model),
         **sanitizer.metadata({"http_status": call.status}),
     }
+    if prompt_version is not None:
+        attributes["langfuse.observation.prompt.name"] = PROMPT_NAME
+        attributes["langfuse.observation.prompt.version"] = prompt_version
     if call.usage != Usage():
         attributes["langfuse.observation.usage_details"] = _json(usage_details(call.usage))
     if call.cost is not None:

@@ -45,6 +45,7 @@ async def test_a_run_is_one_trace_with_all_its_steps(start_orion: OpenOrion) -> 
     generation = next(child for child in agent["children"] if child["type"] == "generation")
     assert generation["model"] == "claude-sonnet-5-5"
     assert generation["usage"]["output"] > 0
+    assert (generation["prompt"], generation["prompt_version"]) == ("orion-system-prompt", 1)
     created = next(child for child in root["children"] if child["name"] == "sandbox-create")
     assert len(created["children"]) == 1
     assert '"success":true' in root["output"]

@@ -10,6 +10,7 @@ import hmac
 import json
 import zlib
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+from app.playground.traces.prompts import PromptStore, add_prompts
 from app.web.assets import PAGE_HEADERS, file_response, page_response
 
 PLAYGROUND_PUBLIC_KEY: Final = "pk-lf-playground"
@@ -154,6 +156,8 @@ def _observation(span: Span, resource: dict[str, Any], *, public_key: str) -> Ob
         "output": found.get(f"{_OBSERVATION}output", ""),
         "metadata": _below(found, f"{_OBSERVATION}metadata."),
         "model": found.get(f"{_OBSERVATION}model.name", ""),
+        "prompt": found.get(f"{_OBSERVATION}prompt.name", ""),
+        "prompt_version": found.get(f"{_OBSERVATION}prompt.version"),
         "usage": {key: n for key, n in usage.items() if isinstance(n, int)},
         "cost": _decoded(found.get(f"{_OBSERVATION}cost_details", "{}")),
         "first_token_at": _decoded(found.get(f"{_OBSERVATION}completion_start_time", '""')),
@@ -199,11 +203,18 @@ def create_trace_app(
     public_key: str = PLAYGROUND_PUBLIC_KEY,
     secret_key: str = PLAYGROUND_SECRET_KEY,
     store: TraceStore | None = None,
+    prompts: PromptStore | None = None,
 ) -> FastAPI:
     """Returns the receiver and its page; everything lies under /traces and /api/public."""
     app = FastAPI(title="Orion traces", docs_url=None, redoc_url=None, openapi_url=None)
     kept = store or TraceStore()
     _add_ingestion(app.router, kept, public_key=public_key, secret_key=secret_key)
+    add_prompts(
+        app.router,
+        prompts or PromptStore(),
+        authorize=partial(_authorize, credentials=f"{public_key}:{secret_key}".encode()),
+        body_of=_body_of,
+    )
     _add_pages(app.router, kept)
     return app
 

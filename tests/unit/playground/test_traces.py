@@ -12,6 +12,10 @@ import httpx
 import pytest
 from fastapi import FastAPI
 from langfuse import Langfuse
+from langfuse.api import CreateTextPromptRequest, LangfuseAPI, NotFoundError
+from langfuse.api import Error as BadRequest
+from langfuse.api.prompt_version.client import PromptVersionClient
+from langfuse.api.prompts.client import PromptsClient
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from app.playground.traces import receiver
@@ -288,3 +292,69 @@ async def test_a_zip_bomb_is_refused(client: httpx.AsyncClient) -> None:
     bomb = gzip.compress(b"\0" * (receiver.MAX_INFLATED_BYTES + 1), compresslevel=1)
     response = await client.post("/api/public/otel/v1/traces", content=bomb, headers=headers())
     assert response.status_code == 400
+
+
+async def test_prompts_are_kept_in_versions_with_labels() -> None:
+    """By the SDK's own client: each new text is the next version, to which its labels move; `latest` is always at the last."""
+    async with serve(create_trace_app(**KEYS)) as url:
+        await asyncio.to_thread(keep_prompts, url)
+
+
+def keep_prompts(url: str) -> None:
+    with httpx.Client(verify=NO_TLS) as http:
+        api = LangfuseAPI(
+            base_url=url,
+            username=KEYS["public_key"],
+            password=KEYS["secret_key"],
+            httpx_client=http,
+        )
+        prompts: PromptsClient = api.prompts
+        versions: PromptVersionClient = api.prompt_version
+        with pytest.raises(NotFoundError):
+            prompts.get("greeting")
+        for number, text in enumerate(("hello", "hi"), 1):
+            asked = CreateTextPromptRequest(
+                name="greeting", prompt=text, labels=["production"], commit_message="why"
+            )
+            made = prompts.create(request=asked)
+            assert (made.version, made.labels) == (number, ["production", "latest"])
+            assert (made.commit_message, made.tags, made.config) == ("why", [], {})
+        assert prompts.get("greeting").prompt == "hi"
+        first = prompts.get("greeting", version=1)
+        assert (first.prompt, first.labels) == ("hello", [])
+        moved = versions.update("greeting", 1, new_labels=["production"])
+        assert moved.labels == ["production"]
+        assert prompts.get("greeting").version == 1
+        assert prompts.get("greeting", label="latest").version == 2
+        with pytest.raises(BadRequest):
+            prompts.get("greeting", version=1, label="latest")
+        with pytest.raises(BadRequest):
+            versions.update("greeting", 1, new_labels=["latest"])
+        with pytest.raises(NotFoundError):
+            versions.update("greeting", 9, new_labels=["production"])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"type": None},
+        {"type": "chat"},
+        {"prompt": None},
+        {"name": ""},
+        {"labels": None},
+        {"labels": ["A b"]},
+        {"commitMessage": "x" * 501},
+    ],
+)
+async def test_a_prompt_that_langfuse_would_refuse_is_refused(
+    client: httpx.AsyncClient, changes: dict[str, object]
+) -> None:
+    """As are those of others."""
+    url, asked = "/api/public/v2/prompts", {"name": "x", "prompt": "y"}
+    given = {"authorization": headers()["authorization"]}
+    response = await client.post(url, json=asked | changes, headers=given)
+    assert response.status_code == 400
+    assert response.json()["error"] == "InvalidRequestError"
+    wrong = {"authorization": "Basic " + base64.b64encode(b"pk-lf-t:wrong").decode()}
+    assert (await client.post(url, json=asked, headers=wrong)).status_code == 401
+    assert (await client.get(f"{url}/x", headers=wrong)).status_code == 401

@@ -6,7 +6,14 @@ import pytest
 
 from agent_scripts.adapter import AgentPaths, AgentTurn, TurnMessage
 from agent_scripts.registry import agent_names, create_adapter
-from app.runs.testing import FilesFact, NetworkFact, RepositoryFact, RunFacts, render_prompt
+from app.runs.testing import (
+    FilesFact,
+    NetworkFact,
+    RepositoryFact,
+    RunFacts,
+    base_prompt,
+    render_prompt,
+)
 
 FACTS = RunFacts(
     files=FilesFact.FRESH,
@@ -108,3 +115,14 @@ def test_every_agent_gets_it(agent: str) -> None:
     texts = [*command.argv, *(file.data.decode() for file in command.files)]
     for sentence in ("holds what earlier messages of this thread left", "MCP servers: wiki"):
         assert any(sentence in text for text in texts)
+
+
+def test_what_all_runs_have_in_common() -> None:
+    """The text around the facts; of the operator's, all of it."""
+    before, place, after = base_prompt().partition("{{facts}}")
+    assert place
+    for facts in (FACTS, replace(FACTS, files=FilesFact.KEPT, mcp_servers=("wiki",))):
+        prompt = render_prompt(facts, channel="Be kind.")
+        assert prompt.startswith(before)
+        assert f"{after}\n\nBe kind." in prompt
+    assert base_prompt("Be brief.") == render_prompt(FACTS, own="Be brief.") == "Be brief."

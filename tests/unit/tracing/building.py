@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from app.playground.traces.prompts import PromptStore
 from app.playground.traces.receiver import TraceStore
 from app.runs.testing import ModelCall, Outcome, Run, RunState, RunTrace, StepKind, Usage
 from app.tracing.langfuse import LangfuseTracer
@@ -19,12 +20,13 @@ ANSWERED = Outcome(state=RunState.SUCCEEDED, answer="42", duration_s=8.25, steps
 
 @dataclass
 class Wire:
-    """The receiver's address, what it understood, the plain bodies it got, and the paths of all it has answered."""
+    """The receiver's address, what it understood, the prompts that it has, the plain bodies it got, and the paths of all it has answered."""
 
     url: str
     store: TraceStore
     bodies: list[bytes] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
+    prompts: PromptStore = field(default_factory=PromptStore)
 
     def flat(self, trace_id: str) -> dict[str, dict[str, Any]]:
         """Observations by name."""

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.playground.traces.prompts import PromptStore
 from app.playground.traces.receiver import TraceStore, create_trace_app
 from app.redaction import Masker
 from app.runs.testing import Run, RunRequest, Surface, run_id_for
@@ -43,10 +44,12 @@ def recording(app: ASGIApp, *, bodies: list[bytes], asked: list[str]) -> ASGIApp
 
 @pytest.fixture
 async def wire() -> AsyncIterator[Wire]:
-    store, bodies, asked = TraceStore(), list[bytes](), list[str]()
-    app = create_trace_app(public_key=PUBLIC_KEY, secret_key=SECRET_KEY, store=store)
+    store, prompts, bodies, asked = TraceStore(), PromptStore(), list[bytes](), list[str]()
+    app = create_trace_app(
+        public_key=PUBLIC_KEY, secret_key=SECRET_KEY, store=store, prompts=prompts
+    )
     async with serve(recording(app, bodies=bodies, asked=asked)) as url:
-        yield Wire(url=url, store=store, bodies=bodies, asked=asked)
+        yield Wire(url=url, store=store, bodies=bodies, asked=asked, prompts=prompts)
 
 
 @pytest.fixture

@@ -72,7 +72,7 @@ async def test_a_sick_langfuse_delays_nothing(
     """Recording stays cheap, nothing raises, the loop never stalls, the end is bounded, the loss is counted."""
     costs: list[float] = []
     async with asyncio.timeout(50):
-        async with open_tracer(sick_url) as tracer:
+        async with open_tracer(sick_url, system_prompt="You are Orion.") as tracer:
             for _ in range(RUNS):
                 began = time.perf_counter()
                 run = make_run(text="b" * 1000)
@@ -105,7 +105,7 @@ async def test_a_bug_of_the_tracer_is_swallowed(
             raise AttributeError("a bug")
 
     run = make_run()
-    async with open_tracer(wire.url, masker=Broken()) as tracer:
+    async with open_tracer(wire.url, masker=Broken(), system_prompt="You are Orion.") as tracer:
         with tracer.trace(run) as trace:
             trace.past_step("x", started_at=run.created_at, ended_at=run.created_at)
             with trace.step("y") as step:

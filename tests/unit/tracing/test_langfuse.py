@@ -221,13 +221,14 @@ async def test_who_links_to_traces_asks_for_the_project_at_once(
 
 
 async def test_a_tracer_that_is_closed_leaves_no_thread(
-    wire: Wire, open_tracer: OpenTracer
+    wire: Wire, make_run: MakeRun, open_tracer: OpenTracer
 ) -> None:
     """Functions open one for each slice."""
     before = set(threading.enumerate())
     for _ in range(3):
-        async with open_tracer(wire.url):
-            pass
+        async with open_tracer(wire.url, has_links=True, system_prompt="x") as tracer:
+            with tracer.trace(make_run()):
+                pass
 
     def left() -> list[str]:
         now = set(threading.enumerate()) - before

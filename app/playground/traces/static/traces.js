@@ -110,6 +110,7 @@ function drawDetails() {
   const fact = (label, value) => el("div", { class: "fact" }, el("span", {}, label), el("b", {}, value));
   const facts = [fact("Type", node.type), fact("Took", took(node.end_ms - node.start_ms)), fact("Began after", took(node.start_ms - state.tree.trace.started_ms))];
   if (node.model) facts.push(fact("Model", node.model));
+  if (node.prompt) facts.push(fact("Prompt", `${node.prompt}, version ${node.prompt_version}`));
   const firstToken = Date.parse(node.first_token_at);
   if (firstToken) facts.push(fact("First token", took(firstToken - node.start_ms)));
   if (node.cost.total !== undefined) facts.push(fact("cost", `$${node.cost.total}`));
