@@ -6,7 +6,7 @@ TESTS ?= tests
 # Inherited, it would leave each process to compile all of Orion and of the tests anew: up to a second and five.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup playground test test-all test-slices test-agents crash-test leak-test lint bench scale house picture faults messages network installs replays agents clouds gallery surfaces settings stops lock record-transcripts clean
+.PHONY: setup playground test test-all test-slices test-agents crash-test leak-test lint bench scale house picture faults messages network installs doctor replays agents clouds gallery surfaces operators settings stops lock record-transcripts clean
 
 setup: $(VENV)/.ready
 
@@ -83,6 +83,9 @@ network: setup
 	@$(BIN)/python -m tests.egress.paper > docs/network.md
 
 # With a Docker engine: what pip and npm print inside of real sandboxes.
+doctor: setup
+	@$(BIN)/python -m tests.e2e.broken_installs > docs/doctor.md
+
 installs: setup
 	@$(BIN)/python -m tests.egress.installs > docs/installs.md
 
@@ -99,6 +102,10 @@ gallery: setup
 # Half a minute, with Chromium: pictures of all that people see of Orion in Slack, to be looked at.
 surfaces: setup
 	@$(BIN)/python -m tests.gallery.surfaces
+
+# Two minutes, with Chromium and Prometheus: pictures of what operators see, and the audit log of what was done for them.
+operators: setup
+	@$(BIN)/python -m tests.gallery.operators
 
 settings: setup
 	@$(BIN)/python -m tests.settings_pages

@@ -12,14 +12,13 @@ from aiohttp import web
 from app.aio import open_task_group
 from app.playground.slack.types import FakeSlackConfig
 from app.slack.manifest import manifest
+from tests.e2e.broken_installs import BROKEN, NOWHERE, BrokenInstall
 from tests.e2e.conftest import OpenOrion
 from tests.e2e.harness import Stage, open_world
 
 pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(120)]
 
 WITHIN_S = 10.0
-NOWHERE = "http://127.0.0.1:9"
-"""Source: RFC 863, discard; nobody listens there."""
 
 
 async def lines_of(stage: Stage, **changes: str) -> tuple[int, Mapping[str, str]]:
@@ -66,60 +65,15 @@ async def test_an_install_that_works(shared: Stage) -> None:
     assert "a trace was sent, and read back after" in lines["langfuse"]
 
 
-@pytest.mark.parametrize(
-    ("part", "changes", "says", "fix"),
-    [
-        ("slack", {"SLACK_BOT_TOKEN": "xoxb-wrong"}, "auth.test: invalid_auth", "check the token"),
-        (
-            "events",
-            {"SLACK_APP_TOKEN": "xapp-wrong"},
-            "apps.connections.open: invalid_auth",
-            "make an app-level token with connections:write",
-        ),
-        (
-            "events",
-            {"ORION_PUBLIC_URL": NOWHERE},
-            f"{NOWHERE}/slack/events: ConnectError",
-            "let the proxy lead /slack/events",
-        ),
-        (
-            "sandbox",
-            {"ORION_SANDBOX": "docker", "DOCKER_HOST": "unix:///nowhere.sock"},
-            "nowhere.sock",
-            "start the engine, or set ORION_SANDBOX=local",
-        ),
-        (
-            "database",
-            {"ORION_DATABASE_URL": "postgresql://orion:hunter2@127.0.0.1:9/orion"},
-            "127.0.0.1:9",
-            "",
-        ),
-        ("model", {"ANTHROPIC_BASE_URL": NOWHERE}, "/v1/models: ConnectError", "check the key"),
-        (
-            "manifest",
-            {"SLACK_CONFIG_TOKEN": "xoxe-wrong", "ORION_PUBLIC_URL": NOWHERE},
-            "apps.manifest.export: invalid_auth",
-            "make a new SLACK_CONFIG_TOKEN",
-        ),
-        (
-            "manifest",
-            {"SLACK_CONFIG_TOKEN": FakeSlackConfig().config_token, "ORION_PUBLIC_URL": NOWHERE},
-            "it differs: features is missing; oauth_config is missing; settings is missing",
-            "paste `orion manifest`",
-        ),
-        ("langfuse", {"LANGFUSE_SECRET_KEY": "sk-wrong"}, "HTTP 401", "check LANGFUSE_BASE_URL"),
-        ("langfuse", {"LANGFUSE_BASE_URL": NOWHERE}, "ConnectError", "check LANGFUSE_BASE_URL"),
-    ],
-)
-async def test_a_broken_install(
-    shared: Stage, part: str, changes: Mapping[str, str], says: str, fix: str
-) -> None:
+@pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.name)
+async def test_a_broken_install(shared: Stage, broken: BrokenInstall) -> None:
     """The part is named, with what to do; exit code 1, and no secret of the settings."""
-    code, lines = await lines_of(shared, **changes)
+    code, lines = await lines_of(shared, **broken.changes)
     assert code == 1, lines
-    assert lines[part].startswith("FAIL")
-    assert says in lines[part]
-    assert f"->  {fix}" in lines[part]
+    line = lines[broken.part]
+    assert line.startswith("FAIL")
+    assert broken.says in line
+    assert f"->  {broken.fix}" in line
     assert "hunter2" not in str(lines)
 
 
