@@ -116,7 +116,7 @@ async def test_a_sandbox_at_work(state_dir: Path, terminal: Terminal) -> None:
         await terminal.until("5 shown")
         terminal.press("Tab")
         shown = await terminal.until("LOC", "(no thread)", "running")
-        assert re.search(r"LOC.*\(no thread\).*running.* - +- +- +\d+M ", shown)
+        assert re.search(r"LOC.*\(no thread\).*running.* \d+M ", shown)
         terminal.press("f")
         terminal.press("provider=docker", "Enter")
         await until(lambda: "(no thread)" not in terminal.screen())
