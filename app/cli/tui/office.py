@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from app.cli.commands.runs import open_records, retry_run, stop_run
 from app.cli.commands.sandboxes import as_row, list_sandboxes
-from app.compose.factories import run_policy
+from app.compose.policy import run_policy
 from app.compose.models import missing_for_agent
 from app.errors import ErrorCode
 from app.operators.desk import Desk
