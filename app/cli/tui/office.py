@@ -3,15 +3,16 @@
 import asyncio
 import re
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Final
 
 from app.cli.commands.runs import open_records, retry_run, stop_run
 from app.cli.commands.sandboxes import as_row, list_sandboxes
-from app.compose.policy import run_policy
 from app.compose.models import missing_for_agent
+from app.compose.policy import run_policy
 from app.errors import ErrorCode
 from app.operators.desk import Desk
 from app.redaction import Masker
@@ -22,6 +23,10 @@ from app.store.runs import RunQuery
 from sandbox_runtime.registry import provider_names, provider_spec
 
 SHOWN_RUNS: Final = 200
+SHOWN_SANDBOXES: Final = 200
+"""Of threads that have none now; `orion sandboxes list` has them all."""
+REMEMBERED_CHARS: Final = 4_000
+"""Logs are longer, and looked at one by one."""
 LACKING: Final = "-"
 """Stands where a provider has no such figure."""
 ASK_TIMEOUT_S: Final = 3600.0
@@ -70,12 +75,12 @@ class Office:
     async def run(self, run_id: str) -> Mapping[str, Any] | None:
         return await self._desk.run(RunId(run_id))
 
-    async def now(self) -> Mapping[str, Any]:
-        return await self._desk.now()
+    async def going_and_waiting(self) -> tuple[int, int]:
+        return await self._desk.going_and_waiting()
 
     async def sandboxes(self) -> Sequence[Mapping[str, Any]]:
-        """Returns those of all providers that can be asked. Raises: OSError."""
-        return [as_row(one) for one in await list_sandboxes(self.settings)]
+        """Returns those of all providers that can be asked, and threads without one, the latest used. Raises: OSError."""
+        return [as_row(one) for one in await list_sandboxes(self.settings, limit=SHOWN_SANDBOXES)]
 
     async def stop(self, run_id: str) -> str:
         is_asked = await stop_run(self.settings, run_id)
@@ -141,17 +146,23 @@ async def command_lines(*arguments: str) -> AsyncIterator[str]:
 @asynccontextmanager
 async def open_office(settings: Settings) -> AsyncIterator[Office]:
     """Opens the records. Raises: OSError: no Orion has run with them; UnreadableStoreError."""
-    masker = Masker(settings.secrets)
+    mask = _remembering(Masker(settings.secrets).mask)
     async with open_records(settings) as store:
         desk = Desk(
             store,
             policy=run_policy(settings),
             pools=list,
-            mask=masker.mask,
+            mask=mask,
             trace_link=lambda _trace_id: "",
             clock=SystemClock(),
         )
         yield Office(settings, desk)
+
+
+def _remembering(mask: Callable[[str], str]) -> Callable[[str], str]:
+    """Returns the same that knows questions which it has masked before: the two hundred on the screen are read every two seconds."""
+    known = lru_cache(maxsize=2 * SHOWN_RUNS)(mask)
+    return lambda text: known(text) if len(text) <= REMEMBERED_CHARS else mask(text)
 
 
 def plain(text: object) -> str:
