@@ -26,10 +26,10 @@ from app.compose.factories import (
     channel_options,
     create_health,
     entry_options,
-    run_policy,
     start_logging,
 )
 from app.compose.models import missing_for_serving
+from app.compose.policy import run_policy
 from app.compose.providers import join_installation
 from app.dispatch.slices import SliceDispatcher, WakeUps
 from app.log import export_failures, get_logger

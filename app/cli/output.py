@@ -83,6 +83,19 @@ def _by_options(line: str, said: Collection[str]) -> str:
 @contextmanager
 def show_failures() -> Iterator[None]:
     """Shows what can go wrong with records and sandboxes in a line each, and ends the process."""
+    try:
+        yield
+    except (typer.Exit, typer.Abort):
+        raise
+    except Exception as exc:
+        code = _exit_code(exc)
+        if code is None:
+            raise
+        fail(str(exc), code=code)
+
+
+def _exit_code(failure: Exception) -> int | None:
+    """Returns what a command ends with that fails so; None = that is a bug. Looked up once something has failed: the imports take half a second."""
     from app.cli.commands.repositories import RepositoryCommandError
     from app.cli.commands.runs import UnknownRunError, UnsaidRunError
     from app.cli.commands.sandboxes import SandboxCommandError
@@ -90,13 +103,11 @@ def show_failures() -> Iterator[None]:
     from app.store.engine import StateDirectoryBusyError, UnreadableStoreError
     from sandbox_runtime.errors import SandboxError
 
-    commands = (UnknownRunError, SandboxCommandError, SnapshotCommandError, RepositoryCommandError)
-    try:
-        yield
-    except UnsaidRunError as exc:
-        fail(str(exc), code=USAGE)
-    except (*commands, SandboxError, StateDirectoryBusyError, UnreadableStoreError, OSError) as exc:
-        fail(str(exc))
+    if isinstance(failure, UnsaidRunError):
+        return USAGE
+    known = (UnknownRunError, SandboxCommandError, SnapshotCommandError, RepositoryCommandError)
+    outside = (SandboxError, StateDirectoryBusyError, UnreadableStoreError, OSError)
+    return 1 if isinstance(failure, (*known, *outside)) else None
 
 
 def run_async(work: Coroutine[Any, Any, T]) -> T:

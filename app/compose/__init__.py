@@ -11,5 +11,6 @@ __all__ = [
     "maintenance",
     "models",
     "permissions",
+    "policy",
     "providers",
 ]

@@ -6,17 +6,15 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
 
 from agent_scripts.reaching import HostTry, parse_tries, reach_command
 from agent_scripts.registry import agent_spec
 from app.approvals.rules import DeedKind
 from app.compose.brokers import broker_for, open_broker
 from app.compose.providers import usable_words
-from app.egress.hosts import TLS_PORT, HostEntry, HostLists, HostSet
+from app.egress.hosts import TLS_PORT, HostEntry, HostSet
 from app.egress.sets import learn_sets
 from app.runs.broker import GrantHooks, ModelGrant
-from app.runs.repository.names import repository_key
 from app.runs.request import RunId
 from app.runs.sandboxes import agent_paths
 from app.runs.session import SessionId
@@ -45,20 +43,6 @@ async def learn_host_sets(settings: Settings) -> Settings:
     if problems := list(find_host_problems(settings)):
         raise SettingsError("\n".join(problems))
     return settings
-
-
-def host_lists(settings: Settings) -> HostLists:
-    """Returns the lists with the hosts of their sets, as far as the tools were asked."""
-    toml = settings.toml
-    key_of = partial(repository_key, github_url=settings.repositories.github_url)
-    return HostLists(
-        everywhere=settings.entries(settings.sandbox.egress_hosts),
-        channels={name: settings.entries(items) for name, items in toml.channel_hosts.items()},
-        repositories={
-            key_of(name): settings.entries(items) for name, items in toml.repository_hosts.items()
-        },
-        key_of=key_of,
-    )
 
 
 def find_host_problems(settings: Settings) -> Iterator[str]:

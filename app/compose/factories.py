@@ -5,7 +5,6 @@ import shlex
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 from pydantic import SecretStr
 
@@ -17,11 +16,9 @@ from app.brokerage.credentials import GitCredentials
 from app.brokerage.github import GitHub
 from app.brokerage.github_pulls import GitHubPulls
 from app.brokerage.http import trusted
-from app.compose.egress import host_lists
-from app.compose.models import follow_up_rules, key_for_sandbox, needs_own_key, usable_agents
-from app.compose.providers import usable_words
+from app.compose.models import follow_up_rules, key_for_sandbox, needs_own_key
+from app.compose.policy import host_lists, work_dir
 from app.log import configure_logging
-from app.permissions.rules import Permissions
 from app.pull_requests.records import PullRequestStore
 from app.redaction import Masker
 from app.runs.broker import ModelBroker
@@ -60,50 +57,6 @@ from sandbox_runtime.types import (
 )
 
 MIB = 1024 * 1024
-
-
-def run_policy(settings: Settings) -> RunPolicy:
-    """Returns the core's part of the settings."""
-    own: dict[str, Any] = {}
-    groups = (
-        settings.access,
-        settings.follow_ups,
-        settings.limits,
-        settings.files,
-        settings.delivery,
-    )
-    for group in groups:
-        own |= vars(group)
-    if work_dir(settings):
-        own["session_keep_s"] = 0  # nothing of that directory is kept elsewhere
-    return RunPolicy(
-        **own,
-        # In one directory agents work one after the other.
-        capacity=1 if work_dir(settings) else settings.limits.max_concurrent_runs,
-        mount=settings.mount,
-        instructions=settings.toml.instructions,
-        rules=settings.toml.rules,
-        permissions=create_permissions(settings),
-        approvals=settings.toml.approvals,
-        asks_people=settings.toml.asks_people,
-        channels_asking=settings.toml.channels_asking,
-        hosts=host_lists(settings),
-        max_disk_bytes=settings.sandbox.disk_mib * MIB,
-        sandboxes=usable_words(settings),
-        agents=usable_agents(settings),
-        channel_follow_ups=settings.toml.channel_follow_ups,
-        is_agent_set="default" in settings.agents.model_fields_set,
-        is_provider_set=settings.sandbox.provider != "auto",
-    )
-
-
-def create_permissions(settings: Settings) -> Permissions:
-    """Returns who may do what; of groups those members that the file names."""
-    return Permissions(
-        settings.toml.permissions,
-        groups=settings.toml.groups,
-        operators=settings.access.operators,
-    )
 
 
 def channel_options(settings: Settings, policy: RunPolicy) -> Mapping[str, RunOptions]:
@@ -267,12 +220,6 @@ def session_spec(settings: Settings, session: Session, *, environment: SnapshotR
         },
         limits=sandbox_limits(settings, create_adapter(session.agent or settings.agents.default)),
     )
-
-
-def work_dir(settings: Settings) -> str | None:
-    """Returns the developer's directory, if agents work in it itself."""
-    mount = settings.mount
-    return str(mount.directory) if mount is not None and not mount.is_overlay else None
 
 
 def pool_size(settings: Settings, *, is_billed: bool) -> int:

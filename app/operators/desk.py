@@ -52,7 +52,6 @@ class Desk:
         unfinished = await self._store.unfinished()
         going = [run for run in unfinished if run.started_at is not None]
         waiting = [run for run in unfinished if run.started_at is None]
-        sessions = await self._store.sessions.all()
         today = self._clock.now().date()
         return {
             "going": [self._line(run) for run in going],
@@ -68,12 +67,17 @@ class Desk:
             },
             "kept": [
                 {"name": one.name, "provider": one.provider, "status": one.status}
-                for one in sessions
-                if one.kept_by
+                for one in await self._store.sessions.kept()
             ],
             "pools": [asdict(one) for one in self._pools()],
             "spent_micro_usd": (await self._store.spending.sums(today)).get(("all", "", ""), 0),
         }
+
+    async def going_and_waiting(self) -> tuple[int, int]:
+        """Returns how many runs go and how many wait; without whose turn it is, for which each has to be asked about."""
+        unfinished = await self._store.unfinished()
+        going = sum(run.started_at is not None for run in unfinished)
+        return going, len(unfinished) - going
 
     async def _turn(self, run: Run) -> Json:
         since = self._clock.now() - timedelta(hours=1)

@@ -9,7 +9,14 @@ import sqlalchemy as sa
 from typing_extensions import Unpack
 
 from app.runs.request import Thread
-from app.runs.session import NOT_KEPT, NameTakenError, Session, SessionChanges, SessionId
+from app.runs.session import (
+    NOT_KEPT,
+    NameTakenError,
+    Session,
+    SessionChanges,
+    SessionId,
+    SessionStatus,
+)
 from app.store.engine import Database
 from app.store.tables import sessions, values_of
 
@@ -66,6 +73,21 @@ class SqlSessionStore:
 
     async def all(self) -> Sequence[Session]:
         return await self._select(sa.select(sessions).order_by(sessions.c.used_at.desc()))
+
+    async def kept(self) -> Sequence[Session]:
+        """Returns those whose sandbox some process keeps: a few among all that there are, found by the index on the status."""
+        is_kept = (sessions.c.status == SessionStatus.RUNNING) & (sessions.c.kept_by != "")
+        return await self._select(
+            sa.select(sessions).where(is_kept).order_by(sessions.c.used_at.desc())
+        )
+
+    async def latest(self, *, limit: int) -> Sequence[Session]:
+        """Returns those that have a sandbox, and so many of the latest used; the latest used first."""
+        newest = sa.select(sessions.c.id).order_by(sessions.c.used_at.desc()).limit(limit)
+        is_meant = (sessions.c.sandbox_id != "") | sessions.c.id.in_(newest)
+        return await self._select(
+            sa.select(sessions).where(is_meant).order_by(sessions.c.used_at.desc())
+        )
 
     async def unused_since(self, before: datetime, *, limit: int) -> Sequence[Session]:
         query = sa.select(sessions).where(sessions.c.used_at < before)

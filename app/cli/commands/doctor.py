@@ -28,10 +28,10 @@ from app.compose.egress import learn_host_sets, try_hosts
 from app.compose.factories import (
     channel_options,
     pool_size,
-    run_policy,
     slack_options,
 )
 from app.compose.models import describe_agents, missing_for_agent, missing_for_serving, model_source
+from app.compose.policy import run_policy
 from app.compose.providers import choose_provider, create_named, create_provider
 from app.runs.options import RunOptions
 from app.settings.agreement import find_differences

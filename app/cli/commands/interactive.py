@@ -16,7 +16,8 @@ from app.cli.commands.shell import ShellSandbox, quieten, save, spec_of
 from app.cli.commands.terminal import Print
 from app.cli.commands.verify import open_model
 from app.compose.brokers import open_broker
-from app.compose.egress import host_lists, learn_host_sets
+from app.compose.egress import learn_host_sets
+from app.compose.policy import host_lists
 from app.egress.hosts import HostEntry
 from app.runs.broker import GrantHooks, ModelBroker, ModelGrant
 from app.runs.request import RunId

@@ -16,7 +16,7 @@ from app.store.engine import StateDirectoryBusyError, own_state_directory
 from app.store.runs import SqlRunStore
 from sandbox_runtime.errors import SandboxError
 from sandbox_runtime.provider import SandboxProvider
-from sandbox_runtime.registry import provider_names
+from sandbox_runtime.registry import provider_names, provider_spec
 from sandbox_runtime.task_group import open_task_group
 from sandbox_runtime.types import SandboxId, SandboxInfo, SandboxStats
 
@@ -73,12 +73,14 @@ class SandboxAdmin:
             )
         return matches[0]
 
-    async def list(self) -> Sequence[Listed]:
+    async def list(self, *, limit: int | None = None) -> Sequence[Listed]:
         """Returns all sessions, latest used first, their status as their provider sees it, and the other sandboxes of providers.
 
-        The records are put right; where a provider cannot be asked they stay, and the status shown is `unknown`.
+        The records are put right; where a provider cannot be asked they stay, and the status shown is `unknown`. `limit`: of
+        sessions that have no sandbox no more than the so many latest used.
         """
-        sessions = await self.store.sessions.all()
+        of_all = self.store.sessions
+        sessions = await (of_all.all() if limit is None else of_all.latest(limit=limit))
         views = {name: await self._look(name) for name in provider_names()}
         shown = [
             await self._put_right(session, views.get(session.provider)) for session in sessions
@@ -96,19 +98,22 @@ class SandboxAdmin:
     async def measure(self, found: Sequence[Listed]) -> Sequence[Listed]:
         """Adds what the providers tell of those that run; nothing where one does not answer in time."""
         async with open_task_group() as group:
-            asked = [group.create_task(self._measure(listed)) for listed in found]
-        return [task.result() for task in asked]
+            asked = {
+                number: group.create_task(self._measure(listed.sandbox))
+                for number, listed in enumerate(found)
+                if listed.sandbox is not None and listed.sandbox.running
+            }
+        return [
+            replace(listed, stats=asked[number].result()) if number in asked else listed
+            for number, listed in enumerate(found)
+        ]
 
-    async def _measure(self, listed: Listed) -> Listed:
-        sandbox = listed.sandbox
-        if sandbox is None or not sandbox.running:
-            return listed
+    async def _measure(self, sandbox: SandboxInfo) -> SandboxStats:
         try:
             async with asyncio.timeout(LOOK_TIMEOUT_S):
-                provider = await self.provider(sandbox.provider)
-                return replace(listed, stats=await provider.stats(sandbox.id))
+                return await (await self.provider(sandbox.provider)).stats(sandbox.id)
         except (SandboxError, TimeoutError):
-            return listed
+            return SandboxStats()
 
     async def find_going(self, session: Session) -> Run | None:
         """Returns the run of its thread whose agent may be at work."""
@@ -173,6 +178,8 @@ class SandboxAdmin:
 
     async def _look(self, name: str) -> View | None:
         """Asks a provider for a session's sandbox. None: the provider cannot be asked."""
+        if not self.settings.sandbox.is_set_up(provider_spec(name)):
+            return None  # before a cloud's SDK is imported, which takes as long as all else
         try:
             async with asyncio.timeout(LOOK_TIMEOUT_S):
                 return {info.id: info for info in await (await self.provider(name)).list()}
@@ -217,10 +224,10 @@ async def open_admin(settings: Settings) -> AsyncIterator[SandboxAdmin]:
         yield SandboxAdmin(await join_installation(settings, store), store, stack)
 
 
-async def list_sandboxes(settings: Settings) -> Sequence[Listed]:
-    """Lists those of all providers that can be asked, with what they use; sessions first, latest used first."""
+async def list_sandboxes(settings: Settings, *, limit: int | None = None) -> Sequence[Listed]:
+    """Lists those of all providers that can be asked, with what they use, and the sessions of `SandboxAdmin.list`; sessions first, latest used first."""
     async with open_admin(settings) as admin:
-        return await admin.measure(await admin.list())
+        return await admin.measure(await admin.list(limit=limit))
 
 
 async def stop_sandbox(settings: Settings, text: str) -> str:

@@ -13,8 +13,9 @@ from agent_scripts.events import TurnFinished
 from agent_scripts.registry import agent_spec
 from app.cli.commands.terminal import Print
 from app.compose.brokers import create_direct_broker, open_visiting_broker
-from app.compose.factories import create_runner, run_policy, start_logging
+from app.compose.factories import create_runner, start_logging
 from app.compose.models import asks_by_itself, describe_agent, missing_for_agent, needs_own_key
+from app.compose.policy import run_policy
 from app.compose.providers import choose_provider, create_provider, with_namespace
 from app.errors import ErrorCode, OrionError
 from app.redaction import Masker

@@ -157,8 +157,7 @@ class Board(App[None]):
     def on_mount(self) -> None:
         self.table("runs").add_columns(*RUN_COLUMNS)
         self.table("sandboxes").add_columns(*SANDBOX_COLUMNS)
-        self.look()
-        self.look_at_providers()
+        self.run_worker(self._look_at_all())
         self.set_interval(LOOK_S, self.look)
         self.set_interval(PROVIDERS_LOOK_S, self.look_at_providers)
         self.table("runs").focus()
@@ -168,16 +167,20 @@ class Board(App[None]):
 
     # -- what is shown --------------------------------------------------------------------------------------------------
 
+    async def _look_at_all(self) -> None:
+        """The providers come second: their libraries would hold up the first screen."""
+        await self.look().wait()
+        self.look_at_providers()
+
     @work(exclusive=True, group="runs")
     async def look(self) -> None:
         try:
             runs = await self.office.runs(self.query_of_runs)
-            now = await self.office.now()
+            going, waiting = await self.office.going_and_waiting()
         except Exception as exc:  # noqa: BLE001 - the next look may do better
             self.tell(f"the records cannot be read: {plain(exc)}")
             return
         fill(self.table("runs"), {run["id"]: self._run_row(run) for run in runs})
-        going, waiting = len(now["going"]), now["waiting_in_all"]
         self.tell(f"{going} going, {waiting} waiting, {len(runs)} shown{self._filtered()}")
 
     def _filtered(self) -> str:
@@ -226,7 +229,8 @@ class Board(App[None]):
         )
 
     def tell(self, text: str) -> None:
-        self.query_one("#state", Static).update(f"Orion  {text}")
+        # Its place is the same, whatever it says: a new layout would draw the whole screen anew.
+        self.query_one("#state", Static).update(f"Orion  {text}", layout=False)
 
     # -- what is done ---------------------------------------------------------------------------------------------------
 
@@ -263,7 +267,7 @@ class Board(App[None]):
         try:
             self.query_of_runs = read_filter(event.value)
         except FilterError as exc:
-            self.notify(plain(exc), severity="error")
+            self.notify(plain(exc), severity="error", markup=False)
             return
         event.input.set_class(not event.value, "hidden")
         self.table("runs" if self.shows_runs else "sandboxes").focus()
@@ -324,7 +328,22 @@ class Board(App[None]):
 
 
 def fill(table: DataTable[Text | str], rows: Mapping[str, Sequence[Text | str]]) -> None:
-    """Shows these rows, and keeps the cursor where it was."""
+    """Shows these rows, and keeps the cursor where it was.
+
+    Words are made texts, as a table would read those in brackets as markup, and fail where they are none. Where the rows are
+    the same ones as before, only what has changed of them is touched: to measure and draw all anew holds up keys.
+    """
+    rows = {
+        key: [Text(cell) if isinstance(cell, str) else cell for cell in row]
+        for key, row in rows.items()
+    }
+    if [key.value for key in table.rows] == list(rows):
+        columns = list(table.columns)
+        for key, row in rows.items():
+            for column, shown, new in zip(columns, table.get_row(key), row, strict=True):
+                if shown != new:
+                    table.update_cell(key, column, new, update_width=len(new) > len(shown))
+        return
     chosen = None
     if table.row_count:
         chosen = table.coordinate_to_cell_key(table.cursor_coordinate).row_key.value

@@ -4,18 +4,17 @@ import asyncio
 import re
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
 
 from app.cli.commands.runs import open_records, retry_run, stop_run
 from app.cli.commands.sandboxes import as_row, list_sandboxes
-from app.cli.commands.setup import QUESTIONS, set_up
-from app.cli.commands.setup import Ask as AskPerson
 from app.cli.commands.terminal import Print
-from app.compose.factories import run_policy
 from app.compose.models import missing_for_agent
+from app.compose.policy import run_policy
 from app.errors import ErrorCode
 from app.operators.desk import Desk
 from app.redaction import Masker
@@ -25,7 +24,14 @@ from app.settings.settings import Settings, host_environment
 from app.store.runs import RunQuery
 from sandbox_runtime.registry import provider_names, provider_spec
 
+if TYPE_CHECKING:
+    from app.cli.commands.setup import Ask as AskPerson
+
 SHOWN_RUNS: Final = 200
+SHOWN_SANDBOXES: Final = 200
+"""Of threads that have none now; `orion sandboxes list` has them all."""
+REMEMBERED_CHARS: Final = 4_000
+"""Logs are longer, and looked at one by one."""
 LACKING: Final = "-"
 """Stands where a provider has no such figure."""
 ASK_TIMEOUT_S: Final = 3600.0
@@ -76,12 +82,12 @@ class Office:
     async def run(self, run_id: str) -> Mapping[str, Any] | None:
         return await self._desk.run(RunId(run_id))
 
-    async def now(self) -> Mapping[str, Any]:
-        return await self._desk.now()
+    async def going_and_waiting(self) -> tuple[int, int]:
+        return await self._desk.going_and_waiting()
 
     async def sandboxes(self) -> Sequence[Mapping[str, Any]]:
-        """Returns those of all providers that can be asked, with `cpu_percent` of one processor since the look before, None at the first. Raises: OSError."""
-        rows = [as_row(one) for one in await list_sandboxes(self.settings)]
+        """Returns those of all providers that can be asked, and threads without one, the latest used, with `cpu_percent` of one processor since the look before, None at the first. Raises: OSError."""
+        rows = [as_row(one) for one in await list_sandboxes(self.settings, limit=SHOWN_SANDBOXES)]
         seen, now = self._processor_times, time.monotonic()
         self._processor_times = {
             str(row["id"]): (now, cpu_s) for row in rows if isinstance(cpu_s := row["cpu_s"], float)
@@ -127,10 +133,14 @@ class Office:
 
     def clouds(self) -> Sequence[str]:
         """Returns the providers that `orion setup` knows."""
+        from app.cli.commands.setup import QUESTIONS
+
         return list(QUESTIONS)
 
-    async def set_up(self, provider: str, *, ask: AskPerson, say: Print) -> bool:
+    async def set_up(self, provider: str, *, ask: "AskPerson", say: Print) -> bool:
         """Does what `orion setup` does, and says the states that it reaches; whether it is ready. Raises: SettingsError."""
+        from app.cli.commands.setup import set_up
+
         return await set_up(provider, ask=ask, say=say)
 
 
@@ -162,17 +172,23 @@ async def command_lines(*arguments: str) -> AsyncIterator[str]:
 @asynccontextmanager
 async def open_office(settings: Settings) -> AsyncIterator[Office]:
     """Opens the records. Raises: OSError: no Orion has run with them; UnreadableStoreError."""
-    masker = Masker(settings.secrets)
+    mask = _remembering(Masker(settings.secrets).mask)
     async with open_records(settings) as store:
         desk = Desk(
             store,
             policy=run_policy(settings),
             pools=list,
-            mask=masker.mask,
+            mask=mask,
             trace_link=lambda _trace_id: "",
             clock=SystemClock(),
         )
         yield Office(settings, desk)
+
+
+def _remembering(mask: Callable[[str], str]) -> Callable[[str], str]:
+    """Returns the same that knows questions which it has masked before: the two hundred on the screen are read every two seconds."""
+    known = lru_cache(maxsize=2 * SHOWN_RUNS)(mask)
+    return lambda text: known(text) if len(text) <= REMEMBERED_CHARS else mask(text)
 
 
 def plain(text: object) -> str:

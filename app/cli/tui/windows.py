@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from rich.text import Text
 from textual import work
@@ -14,8 +14,10 @@ from textual.widgets import Footer, Input, Label, RichLog, Static
 from textual.worker import Worker, WorkerCancelled, WorkerState
 from typing_extensions import override
 
-from app.cli.commands.setup import Question
 from app.cli.tui.office import LACKING, Office, plain
+
+if TYPE_CHECKING:
+    from app.cli.commands.setup import Question
 
 LOOK_S: Final = 2.0
 """Between two looks at the records."""
@@ -24,7 +26,7 @@ LOOK_S: Final = 2.0
 def tell_failure(app: App[Any], event: Worker.StateChanged) -> None:
     """Says why something could not be done; what is on the screen stays."""
     if event.state is WorkerState.ERROR:
-        app.notify(plain(event.worker.error), severity="error")
+        app.notify(plain(event.worker.error), severity="error", markup=False)
 
 
 async def follow(office: Office, run_id: str) -> AsyncIterator[str]:
@@ -313,7 +315,7 @@ class SetUp(Window):
 
         await self._office.set_up(cloud, ask=self._ask, say=say)
 
-    async def _ask(self, question: Question) -> str:
+    async def _ask(self, question: "Question") -> str:
         """Waits for the person, as long as the window is open."""
         box = self.query_one("#answer", Input)
         box.placeholder, box.password, box.value = (

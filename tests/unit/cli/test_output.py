@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import typer
 
-from app.cli.output import USAGE, read_settings
+from app.cli.commands.runs import UnsaidRunError
+from app.cli.output import USAGE, read_settings, show_failures
 
 
 @pytest.mark.parametrize(
@@ -40,6 +41,28 @@ def test_an_option_is_called_by_its_own_name(
     assert shown.startswith("--")
     assert told in shown
     assert "ORION_" not in shown
+
+
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [(OSError("no Orion has run"), 1), (UnsaidRunError("say which run"), USAGE)],
+)
+def test_what_goes_wrong_outside_is_a_line(
+    failure: Exception, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(typer.Exit) as ended, show_failures():
+        raise failure
+    assert ended.value.exit_code == code
+    assert capsys.readouterr().err == f"{failure}\n"
+
+
+def test_a_bug_and_an_end_are_none() -> None:
+    """A bug shows where it is."""
+    with pytest.raises(ZeroDivisionError), show_failures():
+        raise ZeroDivisionError
+    with pytest.raises(typer.Exit) as ended, show_failures():
+        raise typer.Exit(7)
+    assert ended.value.exit_code == 7
 
 
 def test_a_setting_keeps_its_name(

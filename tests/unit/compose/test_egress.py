@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from app.compose.egress import find_host_problems, host_lists, learn_host_sets
+from app.compose.egress import find_host_problems, learn_host_sets
+from app.compose.policy import host_lists
 from app.egress.hosts import HostEntry, HostSet
 from app.settings.group import SettingsError
 from app.settings.settings import Settings, load_settings

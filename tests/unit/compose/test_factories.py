@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from app.compose.factories import channel_options, pool_size, run_policy
+from app.compose.factories import channel_options, pool_size
+from app.compose.policy import run_policy
 from app.settings.group import SettingsError
 from app.settings.settings import load_settings
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from app.compose.factories import create_permissions
 from app.compose.permissions import PermissionWatch
+from app.compose.policy import create_permissions
 from app.permissions.rules import PermissionRule, Permissions, Right, Thing
 from app.settings.group import SettingsError
 from app.settings.settings import load_settings

@@ -12,7 +12,7 @@ from app.operators.door import STAYS, Door
 from app.operators.pages import VIEWS
 from app.runs.testing import Outcome, RunFileKind, RunState
 from app.tracing.steps import StepRecord, write_steps
-from tests.building import make_entry, make_request, make_run
+from tests.building import make_entry, make_request, make_run, make_session
 from tests.unit.operators.building import SCRIPT, TOKEN, HandClock, Office, open_office
 
 
@@ -109,6 +109,16 @@ async def test_what_goes_on_and_whose_turn_it_is(office: Office) -> None:
     assert one["text"] == f"deploy with [redacted] {SCRIPT}"
     assert (next_one["id"], next_one["turn"]["ahead_in_thread"]) == (behind.id, 1)
     assert said["counts"] == {"running": 1, "accepted": 1}
+
+
+async def test_of_all_threads_those_are_shown_whose_sandbox_is_kept(office: Office) -> None:
+    """With who has it; thousands may have none."""
+    await office.log_in()
+    for number in (1, 2):
+        await office.store.sessions.add(make_session(number))
+    await office.store.sessions.update(make_session(2).id, sandbox_id="sb_2", kept_by="p-1")
+    said = (await office.http.get("/ops/api/now")).json()
+    assert [one["name"] for one in said["kept"]] == ["brave-otter-2"]
 
 
 async def test_runs_are_found_by_what_they_are(office: Office) -> None:

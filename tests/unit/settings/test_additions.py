@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.compose.factories import run_policy
+from app.compose.policy import run_policy
 from app.runs.testing import AddedFile, FollowUps, RepositoryRule, RunOptions
 from app.settings.group import SettingsError
 from app.settings.orion_toml import MAX_FILES_BYTES, load_orion_toml

@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.commands.sandboxes import SandboxAdmin, SandboxCommandError
+from app.cli.commands.sandboxes import SandboxAdmin, SandboxCommandError, list_sandboxes
 from app.cli.commands.shell import ShellSandbox, save
 from app.cli.output import read_settings
+from app.runs.session import SessionStatus
 from app.runs.testing import Run, RunState, Session, session_id_for
 from app.store.runs import open_store
 from sandbox_runtime.testing.fake import FakeProvider
 from sandbox_runtime.types import SandboxSpec
-from tests.building import T0, make_run
+from tests.building import T0, make_run, make_session
 
 
 @pytest.fixture
@@ -35,6 +36,20 @@ async def _session(admin: SandboxAdmin, run: Run) -> Session:
             used_at=T0,
         )
     )
+
+
+async def test_of_many_threads_the_latest_and_those_with_a_sandbox(tmp_path: Path) -> None:
+    """Where so many are asked for; a cloud that is not set up is not asked."""
+    settings = read_settings(orion_state_dir=str(tmp_path))
+    async with open_store(tmp_path / "orion.db") as store:
+        for number in range(1, 6):
+            await store.sessions.add(make_session(number))
+        await store.sessions.update(make_session(2).id, sandbox_id="sb_2", provider="vercel")
+    shown = await list_sandboxes(settings, limit=2)
+    names = [one.session.name for one in shown if one.session is not None]
+    assert names == ["brave-otter-5", "brave-otter-4", "brave-otter-2"]
+    assert [one.session.status for one in shown if one.session][2] == SessionStatus.UNKNOWN
+    assert len([one for one in await list_sandboxes(settings) if one.session]) == 5
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """`orion tui` with a pilot at its keys, over a real store: what it shows, what its keys do, and what is strange."""
 
 import re
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -12,6 +14,7 @@ from textual.pilot import Pilot
 from textual.widgets import DataTable, Input, RichLog, Static
 
 from app.cli.tui.board import Board, count, left, percent, share, size
+from app.cli.tui.board import fill as show_rows
 from app.cli.tui.office import FilterError, Office, open_office, plain, read_filter
 from app.cli.tui.windows import Detail
 from app.runs.testing import Run, RunState, Session, SessionStatus, session_id_for
@@ -130,6 +133,47 @@ async def test_a_new_run_comes_by_itself(deployment: tuple[Office, SqlRunStore, 
         await store.add(replace(new, created_at=datetime.now(UTC)))
         await until(lambda: rows_of(pilot) == 6)
         assert table.coordinate_to_cell_key(table.cursor_coordinate).row_key.value == failed.id
+
+
+async def test_brackets_are_no_markup(deployment: tuple[Office, SqlRunStore, Run]) -> None:
+    """In a question; a tag that ends what never began would end the terminal."""
+    office, store, _ = deployment
+    text = "[/b] [red]why[/red] a[0]?"
+    await store.add(make_run(make_request(text=text, ts="1795302391.000100")))
+    async with Board(office).run_test(size=(100, 40)) as pilot:
+        await until(lambda: rows_of(pilot) == 6)
+        table = pilot.app.query_one("#runs", DataTable)
+        assert text in [str(cell) for key in table.rows for cell in table.get_row(key)]
+        await pilot.press("f", *"[/b]", "enter")
+        await pilot.pause()
+        assert pilot.app._notifications
+
+
+async def test_of_the_same_lines_only_what_has_changed_is_touched(
+    deployment: tuple[Office, SqlRunStore, Run],
+) -> None:
+    """A cell becomes longer, and the line that is chosen stays chosen."""
+    office, _, _ = deployment
+    async with Board(office).run_test(size=(100, 40)) as pilot:
+        await until(lambda: rows_of(pilot) == 5)
+        table = pilot.app.query_one("#sandboxes", DataTable)
+        lines = {name: [name, *["-"] * 8] for name in "abc"}
+        show_rows(table, lines)
+        table.move_cursor(row=1)
+        kept = table.get_row("a")[0]
+        show_rows(table, lines | {"b": ["b", "a longer name", *["-"] * 7]})
+        assert [str(cell) for cell in table.get_row("b")][:2] == ["b", "a longer name"]
+        assert table.get_row("a")[0] is kept
+        assert table.cursor_row == 1
+        show_rows(table, {"c": lines["c"]})
+        assert table.row_count == 1
+
+
+def test_its_start_loads_neither_slack_nor_a_server() -> None:
+    """They would take half of it."""
+    code = "import sys, app.cli.root, app.cli.tui.board; print([m for m in ('slack_bolt', 'aiohttp', 'fastapi', 'vercel', 'aiodocker') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize("text", ["x", "mood=good", "state=flying", "code=NONE", "=x"])
