@@ -61,6 +61,28 @@ def took(run: Mapping[str, Any]) -> str:
     return span((ended - began).total_seconds())
 
 
+class Keys(Footer):
+    """The line of keys. Made anew only when they are other ones: Textual's is four times at each change of focus, and longer than all else takes."""
+
+    def __init__(self) -> None:
+        super().__init__(compact=True, show_command_palette=False)
+        self._known: Sequence[tuple[str, str, bool]] = ()
+
+    @override
+    def bindings_changed(self, screen: Screen[Any]) -> None:
+        if screen is not self.screen or not screen.app.app_focus:
+            return
+        active = screen.active_bindings.values()
+        shown = [
+            (one.binding.key, one.binding.description, one.enabled)
+            for one in active
+            if one.binding.show
+        ]
+        if shown != self._known:
+            self._known = shown
+            super().bindings_changed(screen)
+
+
 class Board(App[None]):
     """Runs and sandboxes, live."""
 
@@ -107,7 +129,7 @@ class Board(App[None]):
             id="filter",
             classes="hidden",
         )
-        yield Footer(compact=True, show_command_palette=False)
+        yield Keys()
 
     def on_mount(self) -> None:
         self.table("runs").add_columns(*RUN_COLUMNS)
@@ -334,7 +356,7 @@ class Detail(Screen[None]):
     def compose(self) -> ComposeResult:
         with VerticalScroll():
             yield Static("", id="detail", markup=False)
-        yield Footer(compact=True, show_command_palette=False)
+        yield Keys()
 
     def on_mount(self) -> None:
         self.look()
