@@ -23,6 +23,7 @@ from tests.bench.files import measure_files
 from tests.bench.fleet import measure_fleet
 from tests.bench.functions import measure_functions, why_no_functions
 from tests.bench.live import measure_live
+from tests.bench.operators import measure_operators
 from tests.bench.parsers import measure_parsers
 from tests.bench.placing import measure_placing
 from tests.bench.pool import measure_docker_pool, measure_pool
@@ -49,6 +50,8 @@ Workers: processes on one PostgreSQL whose runs sleep; beginning elsewhere is co
 Memory: resident set, pages shared with other processes included.
 Docker: the same container for both sides of an exec; a command line by hand is its own process in a sandbox that
 is there (`docker exec` in Docker), without supervisor and service, and Orion has its default pool; the start of an agent is its first moment by its own clock, in a container of its own.
+Operators: an Orion at work, 40 runs unfinished and 100,000 over; a screen is there once its bytes have left the program, in a
+terminal of the bench's own; the bare Textual app draws 200 rows that nothing changes, and reads nothing.
 Functions: Vercel's build and runtime, the emulated cloud; imports and slices in seconds of processor.
 Container: the image on a base of Debian's own files; from its start to its first good health check, which comes 4 s after.
 Warm: each question begins a new thread while a prepared sandbox waits; the baseline is the same with no pool, in the same
@@ -68,6 +71,7 @@ _MEASURES: Mapping[str, Callable[[Bench], Awaitable[Sequence[Row]]]] = {
     "asking": measure_asking,
     "unused": measure_unused,
     "files": measure_files,
+    "operators": measure_operators,
     "egress": measure_egress,
     "prepared": measure_prepared,
     "clouds": measure_clouds,

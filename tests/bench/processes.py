@@ -90,10 +90,16 @@ async def open_server(
         await _wait_until_ready(f"{url}/healthz", process, log_path)
         yield Server(url=url, pid=process.pid)
     finally:
-        await _end(process, timeout_s=stop_timeout_s)
+        await end(process, timeout_s=stop_timeout_s)
 
 
-async def run_to_end(argv: Sequence[str], *, directory: Path, timeout_s: float) -> bytes:
+async def run_to_end(
+    argv: Sequence[str],
+    *,
+    directory: Path,
+    timeout_s: float,
+    settings: Mapping[str, str] | None = None,
+) -> bytes:
     """`python -m argv…` to its end; what it printed.
 
     Raises:
@@ -103,7 +109,7 @@ async def run_to_end(argv: Sequence[str], *, directory: Path, timeout_s: float) 
         sys.executable,
         "-m",
         *argv,
-        env=child_environment({}, directory=directory),
+        env=child_environment(settings or {}, directory=directory),
         cwd=directory,
         stdout=asyncio.subprocess.PIPE,
         start_new_session=True,
@@ -114,9 +120,11 @@ async def run_to_end(argv: Sequence[str], *, directory: Path, timeout_s: float) 
     except TimeoutError as exc:
         raise BenchError(f"{argv[0]} took longer than {timeout_s:.0f} s") from exc
     finally:
-        await _end(process, timeout_s=STOP_TIMEOUT_S)
+        await end(process, timeout_s=STOP_TIMEOUT_S)
     if process.returncode:
-        raise BenchError(f"{argv[0]} ended with {process.returncode}")
+        raise BenchError(
+            f"{argv[0]} ended with {process.returncode}: {stdout[-LOG_TAIL_BYTES:].decode(errors='replace')}"
+        )
     return stdout
 
 
@@ -138,7 +146,7 @@ def _tail(path: Path) -> str:
     return path.read_bytes()[-LOG_TAIL_BYTES:].decode("utf-8", "replace")
 
 
-async def _end(process: asyncio.subprocess.Process, *, timeout_s: float) -> None:
+async def end(process: asyncio.subprocess.Process, *, timeout_s: float) -> None:
     """Asked first, so that sandboxes go too; then killed."""
     if process.returncode is None:
         with suppress(ProcessLookupError):

@@ -27,6 +27,12 @@ class Scale:
     at_once_rounds: int = 3
     worker_ends: int = 3
     """Workers killed, and as many ended."""
+    stored_runs: int = 100_000
+    """In the store that operators look at."""
+    looks: int = 5
+    """Starts of a terminal program, and first paints of a page."""
+    presses: int = 40
+    """Of each key."""
 
 
 FULL = Scale()
@@ -45,6 +51,9 @@ QUICK = Scale(
     real_runs=6,
     at_once_rounds=1,
     worker_ends=1,
+    stored_runs=2_000,
+    looks=2,
+    presses=8,
 )
 
 

@@ -10,7 +10,7 @@ from rich.text import Text
 from textual import work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
-from textual.widgets import DataTable, Footer, Input, Static
+from textual.widgets import DataTable, Input, Static
 from textual.worker import Worker
 from typing_extensions import override
 
@@ -20,6 +20,7 @@ from app.cli.tui.windows import (
     Ask,
     Detail,
     Facts,
+    Keys,
     Lines,
     SetUp,
     Sure,
@@ -152,7 +153,7 @@ class Board(App[None]):
             id="filter",
             classes="hidden",
         )
-        yield Footer(compact=True, show_command_palette=False)
+        yield Keys()
 
     def on_mount(self) -> None:
         self.table("runs").add_columns(*RUN_COLUMNS)

@@ -47,6 +47,28 @@ async def follow(office: Office, run_id: str) -> AsyncIterator[str]:
         await asyncio.sleep(LOOK_S)
 
 
+class Keys(Footer):
+    """The line of keys. Made anew only when they are other ones: Textual's is four times at each change of focus, and longer than all else takes."""
+
+    def __init__(self) -> None:
+        super().__init__(compact=True, show_command_palette=False)
+        self._known: Sequence[tuple[str, str, bool]] = ()
+
+    @override
+    def bindings_changed(self, screen: Screen[Any]) -> None:
+        if screen is not self.screen or not screen.app.app_focus:
+            return
+        active = screen.active_bindings.values()
+        shown = [
+            (one.binding.key, one.binding.description, one.enabled)
+            for one in active
+            if one.binding.show
+        ]
+        if shown != self._known:
+            self._known = shown
+            super().bindings_changed(screen)
+
+
 class Detail(Screen[None]):
     """One run whole."""
 
@@ -61,7 +83,7 @@ class Detail(Screen[None]):
     def compose(self) -> ComposeResult:
         with VerticalScroll():
             yield Static("", id="detail", markup=False)
-        yield Footer(compact=True, show_command_palette=False)
+        yield Keys()
 
     def on_mount(self) -> None:
         self.look()
