@@ -54,6 +54,7 @@ class AuditQuery:
     channel: str = ""
     act: Act | None = None
     run_id: str = ""
+    """Or its beginning."""
     is_allowed: bool | None = None
     limit: int = 100
     """1 to 10,000: all are read at once."""

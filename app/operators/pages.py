@@ -84,8 +84,9 @@ class _Pages:
             return body
         said = parse_qs(body.decode(errors="replace")).get("token", [""])[0]
         if _is_foreign(request) or not self._door.opens_to(said.strip()):
-            _log.warning("ops.refused", path=request.url.path)
-            return page_response(STATIC / "login.html", HTTPStatus.FORBIDDEN)
+            address = request.client.host if request.client else ""
+            _log.warning("ops.refused", path=request.url.path, address=address)
+            return page_response(STATIC / "refused.html", HTTPStatus.FORBIDDEN)
         response = RedirectResponse("/ops", HTTPStatus.SEE_OTHER)
         is_https = "https" in (request.url.scheme, request.headers.get("x-forwarded-proto"))
         response.set_cookie(

@@ -223,6 +223,10 @@ def effective_settings(
         "this channel's budget": of_channel,
         "Orion's budget": (budgets.day, "ORION_BUDGET_DAY_USD"),
     }
+    hosts = [
+        EffectiveSetting(name="host", value=str(host), source=source)
+        for source, host in policy.hosts.by_source(channel, choice.repo.value)
+    ]
     asking = f"channels.{channel}" if channel in policy.channels_asking else "questions"
     rules = (*policy.approvals.of_channels.get(channel, ()), *policy.approvals.general)
     return (
@@ -235,10 +239,7 @@ def effective_settings(
             for of_whom, (limit, source) in days.items()
             if limit is not None
         ),
-        *(
-            EffectiveSetting(name="host", value=str(host), source=source)
-            for source, host in policy.hosts.by_source(channel, choice.repo.value)
-        ),
+        *(hosts or (EffectiveSetting(name="hosts", value="", source="ORION_EGRESS_HOSTS"),)),
         *describe_permissions(request, policy.permissions),
         *(
             EffectiveSetting(name=rule.decision, value=rule.words, source="orion.toml, approvals")

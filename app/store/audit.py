@@ -25,8 +25,10 @@ class SqlAuditLog:
 
     async def find(self, query: AuditQuery) -> Sequence[AuditEntry]:
         columns = audit.c
-        meant = {"user": query.user, "channel": query.channel, "run_id": query.run_id}
+        meant = {"user": query.user, "channel": query.channel}
         conditions = [columns[name] == value for name, value in meant.items() if value]
+        if query.run_id:
+            conditions.append(columns.run_id.startswith(query.run_id, autoescape=True))
         if query.since is not None:
             conditions.append(columns.at >= query.since)
         if query.act is not None:
@@ -78,7 +80,7 @@ def _is_meant(entry: AuditEntry, query: AuditQuery) -> bool:
     return (
         query.user in ("", entry.user)
         and query.channel in ("", entry.channel)
-        and query.run_id in ("", entry.run_id)
+        and entry.run_id.startswith(query.run_id)
         and query.act in (None, entry.act)
         and query.is_allowed in (None, entry.is_allowed)
         and (query.since is None or entry.at >= query.since)

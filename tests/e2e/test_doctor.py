@@ -15,6 +15,7 @@ from app.slack.manifest import manifest
 from tests.e2e.broken_installs import BROKEN, NOWHERE, BrokenInstall
 from tests.e2e.conftest import OpenOrion
 from tests.e2e.harness import Stage, open_world
+from tests.e2e.orion_process import run_cli
 
 pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(120)]
 
@@ -138,6 +139,24 @@ async def test_nothing_is_set(shared: Stage, tmp_path: Path) -> None:
     assert failed >= {"settings", "slack", "events", "model"}
     assert "SLACK_BOT_TOKEN" in lines["settings"]
     assert "ANTHROPIC_API_KEY" in lines["model"]
+
+
+async def test_a_store_that_is_none(shared: Stage, tmp_path: Path) -> None:
+    """Also where rules would be looked up in it: each part is told."""
+    state = tmp_path / "state"
+    state.mkdir()
+    (state / "orion.db").write_bytes(b"no database" * 1000)
+    (tmp_path / "orion.toml").write_text('[[permissions]]\nwho = "everyone"\nagents = "*"\n')
+    code, said = await run_cli(
+        "doctor",
+        environment=shared.orion.environment | {"ORION_STATE_DIR": str(state)},
+        directory=tmp_path,
+    )
+    assert code == 1
+    assert "Traceback" not in said
+    assert "FAIL database" in said
+    assert "FAIL rules of permissions" in said
+    assert "ok   langfuse" in said
 
 
 async def test_a_mention_is_followed_to_its_answer(shared: Stage) -> None:

@@ -53,7 +53,7 @@ from sandbox_runtime.errors import SandboxError
 from sandbox_runtime.registry import provider_spec
 from sandbox_runtime.types import Capability
 
-CHECK_TIMEOUT_S = 9.0
+CHECK_TIMEOUT_S = 8.0
 """All parts are tried at once, so this is for all of them."""
 MAX_SKEW_S = 60.0
 """Slack refuses what is off by five minutes, and so does Orion."""
@@ -246,8 +246,11 @@ def _ruled(settings: Settings) -> Iterator[tuple[str, Sequence[str]]]:
 
 async def _rules(words: Sequence[str], settings: Settings) -> str:
     """Names those that have never decided: one with a mistake may do nothing."""
-    async with open_store(settings.database) as store:
-        hits = await store.approvals.hits()
+    try:
+        async with open_store(settings.database) as store:
+            hits = await store.approvals.hits()
+    except (UnreadableStoreError, OSError) as exc:
+        raise _ProblemError(f"not read: {exc}", "see the line of the database") from exc
     unused = [one for one in words if not hits.get(one)]
     told = f"{len(words)} rules"
     return f"{told}; never decided: {'; '.join(unused)}" if unused else told

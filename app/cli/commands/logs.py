@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import IO
@@ -13,6 +13,7 @@ from app.cli.commands.terminal import Print
 from app.redaction import Masker
 from app.runs.model import STARTED_STATES, Run, RunFileKind, RunState
 from app.runs.progress import LiveLogs
+from app.runs.request import RunId
 from app.runs.session import Session
 from app.settings.settings import Settings
 from app.store.engine import place_of
@@ -64,6 +65,22 @@ async def attach(settings: Settings, text: str, *, write: Print, say: Print) -> 
         return run.result.state is RunState.SUCCEEDED
 
 
+async def follow_run(settings: Settings, run_id: str, *, write: Print) -> None:
+    """Writes all lines of a run's agent, masked, until its end, and then how it ended; of one that waits as soon as it has begun.
+
+    Raises:
+        SandboxCommandError: there is no such run, or it has left no log.
+    """
+    async with open_admin(settings) as admin:
+        run = await admin.store.get(RunId(run_id))
+        if run is None:
+            raise SandboxCommandError(f"{run_id} is gone: its record has been removed")
+        if not _has_ended(run):
+            await _say_what_is_unseen(admin, write)
+        run = await _write_log(admin, run, follow=True, tail=None, write=write)
+        write(f"({run.result.error_code or run.result.state})")
+
+
 async def _say_what_is_unseen(admin: SandboxAdmin, say: Print) -> None:
     """Says which processes write elsewhere what their agents print."""
     here = place_of(admin.settings.service.state_dir)
@@ -87,8 +104,21 @@ async def _latest(admin: SandboxAdmin, session: Session) -> Run:
 async def _write_log(
     admin: SandboxAdmin, run: Run, *, follow: bool, tail: int | None, write: Print
 ) -> Run:
+    path = LiveLogs(admin.settings.live_logs_dir).path(run.id)
+    with closing(_LiveLines(path)) as live:
+        return await _write_live(admin, run, live, follow=follow, tail=tail, write=write)
+
+
+async def _write_live(
+    admin: SandboxAdmin,
+    run: Run,
+    live: "_LiveLines",
+    *,
+    follow: bool,
+    tail: int | None,
+    write: Print,
+) -> Run:
     mask = Masker(admin.settings.secrets).mask
-    live = _LiveLines(LiveLogs(admin.settings.live_logs_dir).path(run.id))
     lines = await asyncio.to_thread(live.read)
     if not live.is_open and (_has_ended(run) or not follow):
         return await _write_stored(admin, run, tail=tail, write=write)
@@ -103,8 +133,8 @@ async def _write_log(
             if not live.is_open:
                 return await _write_stored(admin, run, tail=tail, write=write)
             break
-        deadline_at = run.deadline_at or run.created_at
-        if datetime.now(UTC) > deadline_at + SILENCE_AFTER_DEADLINE:
+        deadline_at = run.deadline_at or run.started_at  # neither: it waits
+        if deadline_at and datetime.now(UTC) > deadline_at + SILENCE_AFTER_DEADLINE:
             raise SandboxCommandError(f"{run.id} is past its deadline, and nobody has ended it")
         await asyncio.sleep(POLL_S)
     return run
@@ -150,6 +180,10 @@ class _LiveLines:
             return ()
         *lines, self._carry = (self._carry + self._file.read()).split(b"\n")
         return [line.decode("utf-8", "replace") for line in lines]
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
 
     def _open(self) -> None:
         found = self._path.stat()

@@ -30,7 +30,7 @@ async def check_traces(settings: Settings, *, limit: int, write: Callable[[str],
             write(f"FAIL {exc}")
             return False
         is_whole &= count > 0
-        said = f"{count} observations" if count else "no trace"
+        said = f"{count} observation{'s' * (count > 1)}" if count else "no trace"
         write(f"{'ok' if count else 'FAIL':4} {run.id}  {run.trace_id}  {said}")
     if not runs:
         write("no run is over yet")

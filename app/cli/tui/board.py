@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, ClassVar, Final
 
 from rich.text import Text
@@ -14,6 +15,7 @@ from textual.widgets import DataTable, Input, Static
 from textual.worker import Worker
 from typing_extensions import override
 
+from app.cli.commands.terminal import Print
 from app.cli.tui.office import LACKING, FilterError, Office, plain, read_filter
 from app.cli.tui.windows import (
     LOOK_S,
@@ -24,7 +26,6 @@ from app.cli.tui.windows import (
     Lines,
     SetUp,
     Sure,
-    follow,
     sandbox_lines,
     tell_failure,
 )
@@ -34,7 +35,7 @@ PROVIDERS_LOOK_S: Final = 15.0
 """Between two looks at the providers, which may be far away."""
 BADGES: Final = {"local": "LOC", "docker": "DKR", "vercel": "VCL", "deno": "DNO"}
 COLOURS: Final = {"failed": "red", "succeeded": "green", "running": "cyan", "answering": "cyan"}
-RUN_COLUMNS: Final = ("", "State", "Asked", "By", "Agent", "Age", "Took")
+RUN_COLUMNS: Final = ("", "State", "By", "Agent", "Age", "Took", "Asked")
 SANDBOX_COLUMNS: Final = ("", "Thread", "State", "Agent", "Region", "Left", "CPU", "Memory", "Used")
 
 
@@ -124,6 +125,7 @@ class Board(App[None]):
         Binding("q", "quit", "Quit"),
         Binding("tab", "turn", "Switch", priority=True),
         Binding("f", "filter", "Filter"),
+        Binding("escape", "leave_filter", "Leave", show=False),
         Binding("enter", "open", "Open", show=False),
         Binding("l", "log", "Log"),
         Binding("s", "stop", "Stop"),
@@ -140,6 +142,8 @@ class Board(App[None]):
         super().__init__()
         self.office = office
         self.query_of_runs = RunQuery(limit=200)
+        self.filter_words = ""
+        """Those that hold."""
         self.shows_runs = True
         self.rows_of_sandboxes: Mapping[str, Mapping[str, Any]] = {}
 
@@ -149,7 +153,7 @@ class Board(App[None]):
         yield DataTable[Text | str](id="runs", cursor_type="row", zebra_stripes=True)
         yield DataTable[Text | str](id="sandboxes", cursor_type="row", classes="hidden")
         yield Input(
-            placeholder="state=failed user=U1 agent=claude provider=docker",
+            placeholder="state=failed user=U1 agent=claude provider=docker  (esc: leave)",
             id="filter",
             classes="hidden",
         )
@@ -178,26 +182,26 @@ class Board(App[None]):
         try:
             runs = await self.office.runs(self.query_of_runs)
             going, waiting = await self.office.going_and_waiting()
+            nobody = "" if await self.office.living() else "  no Orion lives!"
         except Exception as exc:  # noqa: BLE001 - the next look may do better
             self.tell(f"the records cannot be read: {plain(exc)}")
             return
         fill(self.table("runs"), {run["id"]: self._run_row(run) for run in runs})
-        self.tell(f"{going} going, {waiting} waiting, {len(runs)} shown{self._filtered()}")
+        self.tell(f"{going} going, {waiting} waiting, {len(runs)} shown{self._filtered()}{nobody}")
 
     def _filtered(self) -> str:
-        said = self.query_one("#filter", Input).value
-        return f"  [{plain(said)}]" if said else ""
+        return f"  [{plain(self.filter_words)}]" if self.filter_words else ""
 
     def _run_row(self, run: Mapping[str, Any]) -> Sequence[Text | str]:
         state = Text(run["code"] or run["state"], style=COLOURS.get(run["state"], ""))
         return (
             badge(run["provider"]),
             state,
-            plain(run["text"])[:60] or "(no text)",
             run["user"],
             run["agent"] or LACKING,
             age(run["created_at"]),
             took(run),
+            plain(run["text"])[:60] or "(no text)",
         )
 
     @work(exclusive=True, group="sandboxes")
@@ -270,10 +274,17 @@ class Board(App[None]):
         except FilterError as exc:
             self.notify(plain(exc), severity="error", markup=False)
             return
-        event.input.set_class(not event.value, "hidden")
-        self.table("runs" if self.shows_runs else "sandboxes").focus()
+        self.filter_words = event.value
+        self.action_leave_filter()
         self.look()
         self.look_at_providers()
+
+    def action_leave_filter(self) -> None:
+        """Back to the list, by the filter that holds."""
+        box = self.query_one("#filter", Input)
+        box.value = self.filter_words
+        box.set_class(not self.filter_words, "hidden")
+        self.table("runs" if self.shows_runs else "sandboxes").focus()
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         del event
@@ -289,12 +300,16 @@ class Board(App[None]):
 
     def action_log(self) -> None:
         if run_id := self.chosen():
-            self.push_screen(Lines(f"log of {run_id}", follow(self.office, run_id)))
+            tell = partial(self._follow, run_id)
+            self.push_screen(Lines(f"log of {run_id}", tell))
+
+    async def _follow(self, run_id: str, write: Print) -> None:
+        await self.office.follow(run_id, write=write)
 
     @work(exit_on_error=False)
     async def action_stop(self) -> None:
         if run_id := self.chosen():
-            self.notify(await self.office.stop(run_id))
+            self.notify(f"{run_id}: {await self.office.stop(run_id)}")
 
     @work(exit_on_error=False)
     async def action_retry(self) -> None:
@@ -306,6 +321,7 @@ class Board(App[None]):
         if not (name := self.chosen()):
             return
         with self.suspend():
+            print(f"orion sandboxes {command} {name} …", flush=True)
             subprocess.run(
                 [sys.executable, "-P", "-m", "app.cli", "sandboxes", command, name], check=False
             )
@@ -314,7 +330,8 @@ class Board(App[None]):
     async def action_remove(self) -> None:
         if not (name := self.chosen()):
             return
-        if await self.push_screen_wait(Sure(f"Remove {plain(name)} with its files?")):
+        thread = self.rows_of_sandboxes.get(name, {}).get("name") or name
+        if await self.push_screen_wait(Sure(f"Remove {plain(thread)} with its files?")):
             self.action_hand("rm")
             self.look_at_providers()
 

@@ -82,6 +82,16 @@ class Office:
     async def run(self, run_id: str) -> Mapping[str, Any] | None:
         return await self._desk.run(RunId(run_id))
 
+    async def follow(self, run_id: str, *, write: Print) -> None:
+        """Writes what a run's agent prints until its end. Raises: SandboxCommandError: it has left no log, or is gone."""
+        from app.cli.commands.logs import follow_run
+
+        await follow_run(self.settings, run_id, write=write)
+
+    async def living(self) -> int:
+        """Returns how many processes of this Orion live."""
+        return len((await self._desk.processes())["processes"])
+
     async def going_and_waiting(self) -> tuple[int, int]:
         return await self._desk.going_and_waiting()
 

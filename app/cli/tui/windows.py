@@ -1,7 +1,7 @@
 """What the terminal shows above its lists: a run whole, lines as they come, a question, the set-up of a cloud."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from rich.text import Text
@@ -11,9 +11,10 @@ from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Footer, Input, Label, RichLog, Static
-from textual.worker import Worker, WorkerCancelled, WorkerState
+from textual.worker import Worker, WorkerState
 from typing_extensions import override
 
+from app.cli.commands.terminal import Print
 from app.cli.tui.office import LACKING, Office, plain
 
 if TYPE_CHECKING:
@@ -27,24 +28,6 @@ def tell_failure(app: App[Any], event: Worker.StateChanged) -> None:
     """Says why something could not be done; what is on the screen stays."""
     if event.state is WorkerState.ERROR:
         app.notify(plain(event.worker.error), severity="error", markup=False)
-
-
-async def follow(office: Office, run_id: str) -> AsyncIterator[str]:
-    """Yields a run's log as it grows; over when the run is."""
-    shown = 0
-    while True:
-        run = await office.run(run_id)
-        if run is None:
-            yield "(the run is gone)"
-            return
-        lines = run["log"].split("\n")
-        for line in lines[shown:]:
-            yield line
-        shown = len(lines)
-        if run["ended_at"]:
-            yield f"({run['code'] or run['state']})"
-            return
-        await asyncio.sleep(LOOK_S)
 
 
 class Keys(Footer):
@@ -111,8 +94,8 @@ def detail_lines(run: Mapping[str, Any] | None, run_id: str) -> Sequence[str]:
         "thread": row["thread"],
         "agent": f"{row['agent']} {row['model']}".strip(),
         "sandbox": f"{row['provider'] or LACKING} {row['sandbox_id'] or ''}",
-        "took": row["duration_s"],
-        "cost": row["cost_usd"],
+        "took": "" if row["duration_s"] is None else f"{row['duration_s']:.1f} s",
+        "cost": "" if row["cost_usd"] is None else f"${row['cost_usd']:.4f}",
         "tokens": f"{row['input_tokens']} in, {row['output_tokens']} out",
         "changes": row["changes"],
         "files out": ", ".join(one["name"] for one in row["files_out"]),
@@ -166,14 +149,15 @@ class Lines(Window):
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("q", "dismiss", "Back")]
 
-    def __init__(self, title: str, lines: AsyncIterator[str]) -> None:
+    def __init__(self, title: str, tell: Callable[[Print], Awaitable[None]]) -> None:
+        """`tell` is given what shows a line; it is cancelled when the window is closed."""
         super().__init__()
         self._title = title
-        self._lines = lines
+        self._tell = tell
 
     @override
     def compose(self) -> ComposeResult:
-        yield RichLog(classes="window", wrap=True)
+        yield RichLog(classes="window", wrap=True, min_width=0)
 
     def on_mount(self) -> None:
         log = self.query_one(RichLog)
@@ -184,11 +168,11 @@ class Lines(Window):
     @work(exclusive=True, exit_on_error=False)
     async def read(self) -> None:
         log = self.query_one(RichLog)
-        try:
-            async for line in self._lines:
-                log.write(Text(plain(line)))
-        except WorkerCancelled:
-            return
+
+        def write(line: str) -> None:
+            log.write(Text(plain(line)))
+
+        await self._tell(write)
 
 
 class Facts(Window):
@@ -244,7 +228,7 @@ class Ask(Window):
                 placeholder="a question; /docker, /local, /cloud or /provider NAME choose where",
                 id="question",
             )
-            yield RichLog(wrap=True)
+            yield RichLog(wrap=True, min_width=0)
 
     def on_mount(self) -> None:
         self._show_place()
@@ -272,13 +256,17 @@ class Ask(Window):
 
     def _choose(self, text: str) -> None:
         word, _, rest = text.removeprefix("/").partition(" ")
-        wanted = rest.strip() if word == "provider" else {"cloud": "vercel"}.get(word, word)
+        if word == "provider":
+            word, _, rest = rest.strip().partition(" ")
+        wanted = {"cloud": "vercel"}.get(word, word)
         names = [place.provider for place in self._places]
         if wanted not in names:
             self.notify(f"there are: {', '.join(names)}", severity="error")
             return
         self._at = names.index(wanted)
         self._show_place()
+        if rest.strip():
+            self.run_question(rest.strip())
 
     @work(exclusive=True, exit_on_error=False)
     async def run_question(self, text: str) -> None:
@@ -309,7 +297,7 @@ class SetUp(Window):
         with VerticalScroll(classes="window"):
             yield Static("", id="place", markup=False)
             yield Input(id="answer", classes="hidden")
-            yield RichLog(wrap=True)
+            yield RichLog(wrap=True, min_width=0)
 
     def on_mount(self) -> None:
         self._show_cloud()

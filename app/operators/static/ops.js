@@ -165,9 +165,10 @@ async function load() {
     const response = await fetch(address(), { signal: AbortSignal.timeout(15_000) });
     if (response.status === 401) return location.reload();
     const data = await response.json();
-    if (!response.ok) throw new Error(data.error);
-    draw(data);
+    if (response.status >= 500) throw new Error(data.error);
     tell("live", true);
+    if (response.ok) draw(data);
+    else $view.replaceChildren(el("p", { class: "problem", role: "alert" }, data.error), asked.size ? el("p", {}, el("a", { href: location.pathname }, "without the filter")) : "");
   } catch (error) {
     tell("not reachable", false);
     if (!state.data) $view.replaceChildren(el("p", { class: "problem", role: "alert" }, error.message));

@@ -39,6 +39,7 @@ async def test_a_wrong_token_opens_nothing(office: Office, token: str) -> None:
     """And sets no cookie."""
     answer = await office.log_in(token.encode(errors="surrogateescape").decode("latin-1"))
     assert (answer.status_code, answer.headers.get("set-cookie")) == (403, None)
+    assert "That is not the token" in answer.text
 
 
 async def test_a_page_of_another_origin_cannot_log_in_or_out(office: Office) -> None:

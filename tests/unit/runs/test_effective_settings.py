@@ -86,5 +86,6 @@ def test_where_nothing_is_set() -> None:
         "time: 600 s (ORION_RUN_TIMEOUT_S)",
         "your budget a day: $2 (ORION_BUDGET_USER_DAY_USD)",
         "this channel's budget a day: $5 (ORION_BUDGET_CHANNEL_DAY_USD)",
+        "hosts:  (ORION_EGRESS_HOSTS)",
         "questions: no (orion.toml, questions)",
     ]

@@ -17,7 +17,9 @@ from app.cli.tui.board import Board, count, left, percent, share, size
 from app.cli.tui.board import fill as show_rows
 from app.cli.tui.office import FilterError, Office, open_office, plain, read_filter
 from app.cli.tui.windows import Detail
-from app.runs.testing import Run, RunState, Session, SessionStatus, session_id_for
+from app.errors import ErrorCode
+from app.runs.progress import LiveLogs
+from app.runs.testing import Outcome, Run, RunState, Session, SessionStatus, session_id_for
 from app.settings.settings import load_settings
 from app.store.runs import SqlRunStore, open_store
 from tests.building import make_request, make_run
@@ -223,6 +225,63 @@ async def test_where_a_question_runs_is_chosen_by_a_key_or_a_word(
 
 def log_of(pilot: Pilot[None]) -> str:
     return "\n".join(line.text for line in pilot.app.screen.query_one(RichLog).lines)
+
+
+async def test_a_question_may_stand_behind_its_place(
+    deployment: tuple[Office, SqlRunStore, Run],
+) -> None:
+    """It is asked there; what keeps it from being answered is shown."""
+    office, _, _ = deployment
+    async with Board(office).run_test(size=(100, 40)) as pilot:
+        await until(lambda: rows_of(pilot) == 5)
+        await pilot.press("n")
+        pilot.app.screen.query_one("#question", Input).value = "/local what time is it"
+        await pilot.press("enter")
+        await until(lambda: "> what time is it" in log_of(pilot))
+
+
+async def test_a_filter_is_left_by_escape(deployment: tuple[Office, SqlRunStore, Run]) -> None:
+    """What is wrong does not hold, and stands in no title."""
+    office, _, _ = deployment
+    async with Board(office).run_test(size=(100, 30)) as pilot:
+        await until(lambda: rows_of(pilot) == 5)
+        await pilot.press("f", *"state=failed", "enter")
+        await until(lambda: "[state=failed]" in state_of(pilot))
+        await pilot.press("f", *"x", "enter", "escape")
+        assert pilot.app.query_one("#filter", Input).value == "state=failed"
+        assert "[state=failed]" in state_of(pilot)
+        assert pilot.app.query_one("#runs", DataTable).has_focus
+        await pilot.press("f", *("backspace",) * 12, "enter")
+        await until(lambda: rows_of(pilot) == 5)
+        await pilot.press("f", "escape")
+        assert pilot.app.query_one("#filter", Input).has_class("hidden")
+
+
+async def test_a_log_is_followed_while_its_run_goes(
+    deployment: tuple[Office, SqlRunStore, Run],
+) -> None:
+    """Line by line, with the words of its end; of one that has ended what is stored."""
+    office, store, failed = deployment
+    (going,) = [run for run in await store.unfinished() if run.request.text == "deploy the shop"]
+    live = LiveLogs(office.settings.live_logs_dir)
+    async with Board(office).run_test(size=(60, 24)) as pilot:
+        await until(lambda: rows_of(pilot) == 5)
+        table = pilot.app.query_one("#runs", DataTable)
+        table.move_cursor(row=table.get_row_index(going.id))
+        with live.record(going.id, goes_on=False) as tell:
+            await pilot.press("l")
+            tell("first line")
+            await until(lambda: "first line" in log_of(pilot))
+            tell("x" * 70 + " second")
+            await until(lambda: "second" in log_of(pilot))
+            assert all(len(line) < 60 for line in log_of(pilot).splitlines())
+            outcome = Outcome(state=RunState.FAILED, error_code=ErrorCode.AGENT_IDLE)
+            await store.update(going.id, state=RunState.FAILED, outcome=outcome)
+            await until(lambda: "(AGENT_IDLE)" in log_of(pilot))
+        await pilot.press("escape")
+        table.move_cursor(row=table.get_row_index(failed.id))
+        await pilot.press("l")
+        await until(lambda: "alert(1)" in log_of(pilot))
 
 
 async def test_a_cloud_is_set_up_by_the_states_that_the_command_says(
