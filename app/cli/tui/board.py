@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from rich.text import Text
 from textual import work
@@ -15,7 +15,6 @@ from textual.widgets import DataTable, Input, Static
 from textual.worker import Worker
 from typing_extensions import override
 
-from app.cli.commands.terminal import Print
 from app.cli.tui.office import LACKING, FilterError, Office, plain, read_filter
 from app.cli.tui.windows import (
     LOOK_S,
@@ -30,6 +29,9 @@ from app.cli.tui.windows import (
     tell_failure,
 )
 from app.store.runs import RunQuery
+
+if TYPE_CHECKING:
+    from app.cli.commands.terminal import Print
 
 PROVIDERS_LOOK_S: Final = 15.0
 """Between two looks at the providers, which may be far away."""
@@ -303,7 +305,7 @@ class Board(App[None]):
             tell = partial(self._follow, run_id)
             self.push_screen(Lines(f"log of {run_id}", tell))
 
-    async def _follow(self, run_id: str, write: Print) -> None:
+    async def _follow(self, run_id: str, write: "Print") -> None:
         await self.office.follow(run_id, write=write)
 
     @work(exit_on_error=False)

@@ -5,14 +5,13 @@ import re
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from app.cli.commands.runs import open_records, retry_run, stop_run
 from app.cli.commands.sandboxes import as_row, list_sandboxes
-from app.cli.commands.terminal import Print
 from app.compose.models import missing_for_agent
 from app.compose.policy import run_policy
 from app.errors import ErrorCode
@@ -22,10 +21,12 @@ from app.runs.model import RunState, SystemClock
 from app.runs.request import RunId
 from app.settings.settings import Settings, host_environment
 from app.store.runs import RunQuery
-from sandbox_runtime.registry import provider_names, provider_spec
+from sandbox_runtime.errors import SandboxError
+from sandbox_runtime.registry import load_provider, provider_names, provider_spec, provider_specs
 
 if TYPE_CHECKING:
     from app.cli.commands.setup import Ask as AskPerson
+    from app.cli.commands.terminal import Print
 
 SHOWN_RUNS: Final = 200
 SHOWN_SANDBOXES: Final = 200
@@ -82,7 +83,7 @@ class Office:
     async def run(self, run_id: str) -> Mapping[str, Any] | None:
         return await self._desk.run(RunId(run_id))
 
-    async def follow(self, run_id: str, *, write: Print) -> None:
+    async def follow(self, run_id: str, *, write: "Print") -> None:
         """Writes what a run's agent prints until its end. Raises: SandboxCommandError: it has left no log, or is gone."""
         from app.cli.commands.logs import follow_run
 
@@ -97,12 +98,22 @@ class Office:
 
     async def sandboxes(self) -> Sequence[Mapping[str, Any]]:
         """Returns those of all providers that can be asked, and threads without one, the latest used, with `cpu_percent` of one processor since the look before, None at the first. Raises: OSError."""
+        await asyncio.to_thread(self._load_clients)
         rows = [as_row(one) for one in await list_sandboxes(self.settings, limit=SHOWN_SANDBOXES)]
         seen, now = self._processor_times, time.monotonic()
         self._processor_times = {
             str(row["id"]): (now, cpu_s) for row in rows if isinstance(cpu_s := row["cpu_s"], float)
         }
         return [{**row, "cpu_percent": self._percent(str(row["id"]), seen)} for row in rows]
+
+    def _load_clients(self) -> None:
+        """Imports what providers need: in a thread, as no key would be heard for a third of a second."""
+        for spec in provider_specs():
+            if self.settings.sandbox.is_set_up(spec):
+                with suppress(
+                    SandboxError
+                ):  # a package that is not installed: told where it is used
+                    load_provider(spec.name)
 
     def _percent(self, name: str, seen: Mapping[str, tuple[float, float]]) -> float | None:
         if name not in seen or name not in self._processor_times:
@@ -147,7 +158,7 @@ class Office:
 
         return list(QUESTIONS)
 
-    async def set_up(self, provider: str, *, ask: "AskPerson", say: Print) -> bool:
+    async def set_up(self, provider: str, *, ask: "AskPerson", say: "Print") -> bool:
         """Does what `orion setup` does, and says the states that it reaches; whether it is ready. Raises: SettingsError."""
         from app.cli.commands.setup import set_up
 

@@ -14,11 +14,11 @@ from textual.widgets import Footer, Input, Label, RichLog, Static
 from textual.worker import Worker, WorkerState
 from typing_extensions import override
 
-from app.cli.commands.terminal import Print
 from app.cli.tui.office import LACKING, Office, plain
 
 if TYPE_CHECKING:
     from app.cli.commands.setup import Question
+    from app.cli.commands.terminal import Print
 
 LOOK_S: Final = 2.0
 """Between two looks at the records."""
@@ -149,7 +149,7 @@ class Lines(Window):
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("q", "dismiss", "Back")]
 
-    def __init__(self, title: str, tell: Callable[[Print], Awaitable[None]]) -> None:
+    def __init__(self, title: str, tell: "Callable[[Print], Awaitable[None]]") -> None:
         """`tell` is given what shows a line; it is cancelled when the window is closed."""
         super().__init__()
         self._title = title
