@@ -76,7 +76,8 @@ async def test_a_cloud_is_set_up(
         code, said = await run_cli("setup", name, environment=environment, directory=tmp_path)
         assert code == 1
         assert said.splitlines()[-1] == "need: ORION_SANDBOX_REGION"
-    states = [line.partition(":")[0] for line in lines]
+    first, *states = [line.partition(":")[0] for line in lines]
+    assert first == "checking"
     fields = len(QUESTIONS[name])
     one_round = ["need"] * fields + ["validating"]
     assert states[: 2 * fields + 3] == [*one_round, "invalid", *one_round]
@@ -238,11 +239,11 @@ async def test_a_token_that_nobody_types(tmp_path: Path, monkeypatch: pytest.Mon
         assert await set_up("vercel", ask=ask, say=lines.append, env_file=tmp_path / ".env")
         assert cloud.running() == 0
     assert asked == ["orion_sandbox_region"] * 2
-    assert [line.partition(":")[0] for line in lines][:6] == [
-        *("need", "validating", "invalid"),
+    assert [line.partition(":")[0] for line in lines][:7] == [
+        *("checking", "need", "validating", "invalid"),
         *("need", "validating", "building"),
     ]
-    assert "no region 'zzz9' (vercel: arn1, bom1" in lines[2]
+    assert "no region 'zzz9' (vercel: arn1, bom1" in lines[3]
     assert OIDC_TOKEN not in "".join(lines)
     assert (tmp_path / ".env").read_text().strip() == "ORION_SANDBOX_REGION=iad1"
 
