@@ -1,6 +1,7 @@
 """A process that shares its grants on a PostgreSQL, as `orion serve` puts one together, without runs of its own."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from decimal import Decimal
@@ -10,9 +11,18 @@ import httpx
 from app.brokerage.broker import ModelsBroker, Upstream, create_broker_app
 from app.brokerage.endpoints import PublicBroker
 from app.brokerage.registry import GrantRegistry
-from app.brokerage.sharing import open_sharing
+from app.brokerage.sharing import GrantStore, open_sharing
 from app.compose.brokers import AccountReader, ApprovalsOf
-from app.runs.testing import Budgets, Ledger, Price, Prices, Run, RunApprovals, SystemClock
+from app.runs.testing import (
+    Budgets,
+    Ledger,
+    Price,
+    Prices,
+    ReportedCall,
+    Run,
+    RunApprovals,
+    SystemClock,
+)
 from app.store.runs import SqlRunStore, open_store
 from app.web.hosting import serve
 from tests.plain_http import NO_TLS
@@ -28,6 +38,19 @@ def asks_nobody(run: Run) -> RunApprovals | None:
     """There are no rules."""
     del run
     return None
+
+
+class LateReports:
+    """A GrantStore to which calls are reported late, as by a process that has much else to do."""
+
+    def __init__(self, grants: GrantStore, *, late_s: float) -> None:
+        self.open, self.find, self.note_effect = grants.open, grants.find, grants.note_effect
+        self.take, self.close = grants.take, grants.close
+        self._report, self._late_s = grants.report, late_s
+
+    async def report(self, calls: Sequence[ReportedCall]) -> Collection[str]:
+        await asyncio.sleep(self._late_s)
+        return await self._report(calls)
 
 
 @dataclass(kw_only=True)
@@ -53,8 +76,9 @@ async def open_process(
     key: bytes | None = None,
     port: int = 0,
     approvals_of: ApprovalsOf = asks_nobody,
+    late_s: float = 0,
 ) -> AsyncIterator[Process]:
-    """Opens one with ORION_DATABASE_URL and models at that address. `key`: of tokens, another one than the database's; `port`: 0 = any."""
+    """Opens one with ORION_DATABASE_URL and models at that address. `key`: of tokens, another one than the database's; `port`: 0 = any; `late_s`: before it reports a call."""
     clock = SystemClock()
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(open_store(url))
@@ -74,9 +98,8 @@ async def open_process(
             own_keys=store.own_keys([SECRET]),
             approvals_of=approvals_of,
         )
-        await stack.enter_async_context(
-            open_sharing(registry, store=store.grants, read_account=read)
-        )
+        grants = LateReports(store.grants, late_s=late_s)
+        await stack.enter_async_context(open_sharing(registry, store=grants, read_account=read))
         http = await stack.enter_async_context(httpx.AsyncClient(verify=NO_TLS, trust_env=False))
 
         def upstream(api_key: str) -> Upstream:

@@ -204,14 +204,14 @@ class ModelsBroker:
         held.push_async_callback(answer.aclose)
         held.callback(self._report, live, call)  # before the other, which may wait
         return ProxyResponse(
-            self._pass_through(answer, call),
+            self._pass_through(answer, live, call),
             status_code=answer.status_code,
             headers=passed,
             held=held.pop_all(),
         )
 
     async def _pass_through(
-        self, answer: httpx.Response, call: ProxiedCall
+        self, answer: httpx.Response, live: LiveGrant, call: ProxiedCall
     ) -> AsyncIterator[bytes]:
         try:
             async for chunk in answer.aiter_bytes():
@@ -223,10 +223,15 @@ class ModelsBroker:
         except httpx.HTTPError as exc:
             call.error = type(exc).__name__
             raise StreamCutError from exc
+        self._report(live, call)
+        if live.hooks.tell_call is not None:
+            await live.hooks.tell_call()
 
     def _report(self, live: LiveGrant, call: ProxiedCall) -> None:
-        """Reports the call, also when the run is over and its agent was killed while it read: the call is paid for."""
-        live.hooks.on_call(call.ended(self._clock.now()))
+        """Reports the call once, also when the run is over and its agent was killed while it read: the call is paid for."""
+        if not call.is_reported:
+            call.is_reported = True
+            live.hooks.on_call(call.ended(self._clock.now()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -111,6 +111,7 @@ class SharedGrants:
         self._found: dict[RunId, _Found] = {}
         self._unreported: list[tuple[ReportedCall, Account]] = []
         self._has_news = asyncio.Event()
+        self._reporting = asyncio.Lock()
 
     async def work_forever(self) -> None:
         """Takes what others report, and reports to them, until cancelled."""
@@ -120,15 +121,16 @@ class SharedGrants:
 
     async def report(self) -> None:
         """Reports what has not been reported; of runs that are over it is booked here. Raises: OSError: it may be repeated."""
-        entries = tuple(self._unreported)
-        if not entries:
-            return
-        late = await self._store.report([call for call, _ in entries])
-        reported = {call.id for call, _ in entries}
-        self._unreported = [entry for entry in self._unreported if entry[0].id not in reported]
-        for one, account in entries:
-            if one.id in late and account.spending is not None:
-                account.spending.count(one.call)  # it is paid for, and nobody else counts it
+        async with self._reporting:
+            entries = tuple(self._unreported)
+            if not entries:
+                return
+            late = await self._store.report([call for call, _ in entries])
+            reported = {call.id for call, _ in entries}
+            self._unreported = [entry for entry in self._unreported if entry[0].id not in reported]
+            for one, account in entries:
+                if one.id in late and account.spending is not None:
+                    account.spending.count(one.call)  # it is paid for, and nobody else counts it
 
     @asynccontextmanager
     async def offer(self, run_id: RunId) -> AsyncIterator[None]:
@@ -194,6 +196,7 @@ class SharedGrants:
     def _hooks(self, run_id: RunId, account: Account) -> GrantHooks:
         return GrantHooks(
             on_call=partial(self._report, run_id, account),
+            tell_call=self._tell_reports,
             on_effect=partial(self._note_effect, run_id),
             refusal=account.spending.find_refusal if account.spending else None,
             approvals=account.approvals,
@@ -206,6 +209,11 @@ class SharedGrants:
         self._unreported.append((one, account))
         del self._unreported[:-MAX_UNREPORTED]
         self._has_news.set()
+
+    async def _tell_reports(self) -> None:
+        with suppress(OSError):  # `_report_forever` repeats it
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self.report()
 
     async def _note_effect(self, run_id: RunId) -> None:
         if not await self._store.note_effect(run_id):

@@ -172,6 +172,7 @@ class ProxiedCall:
     """Why the call broke off."""
     is_whole: bool = False
     """Whether the answer came to its end and the client took it."""
+    is_reported: bool = False
 
     def usage(self) -> Usage:
         """Returns the usage counted, or an estimate for an answer that broke off or whose provider reports no counts."""

@@ -238,6 +238,8 @@ class GrantHooks:
 
     on_call: Callable[[ModelCall], None]
     """Hears of each model call that has ended, and of what was refused to the thread's sandbox."""
+    tell_call: Callable[[], Awaitable[None]] | None = None
+    """Awaited after `on_call`, before the answer's end is sent, with which its run may be over; None = who counts calls has heard it."""
     on_effect: Callable[[], Awaitable[None]] | None = None
     """Awaited before the first request that may change something outside is let through; None = none is."""
     refusal: AskLeave | None = None

@@ -163,11 +163,13 @@ async def test_a_token_is_good_at_the_other_process(world: World) -> None:
 
 
 async def test_what_came_by_the_other_process_is_counted_before_the_run_ends(world: World) -> None:
-    """Also when nobody has looked in between."""
+    """Also when it ends as soon as its agent has the answer, and nobody has looked in between."""
     executed = await begin(world.one, world.run)
-    async with world.one.broker.open_grant(grant_of(world.run), executed.hooks) as token:
-        assert (await world.other.ask(token)).status_code == 200
-        await until_so(partial(_reported, world))
+    async with (
+        open_process(world.url, world.model_url, late_s=0.5) as busy,
+        world.one.broker.open_grant(grant_of(world.run), executed.hooks) as token,
+    ):
+        assert (await busy.ask(token)).status_code == 200
     assert [call.cost for call in executed.calls] == [COST]
 
 
