@@ -10,7 +10,13 @@ from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import (
+    HTMLResponse,
+    JSONResponse,
+    RedirectResponse,
+    Response,
+    StreamingResponse,
+)
 from starlette.routing import Route
 
 from app.audit.records import Act, AuditQuery
@@ -22,7 +28,7 @@ from app.operators.records import By
 from app.runs.model import RunState
 from app.runs.request import RunId
 from app.store.runs import RunQuery
-from app.web.assets import file_response, page_response
+from app.web.assets import PAGE_HEADERS, file_response, page_response
 from app.web.routes import bears, read_body
 
 STATIC: Final = Path(__file__).parent / "static"
@@ -86,7 +92,7 @@ class _Pages:
         if _is_foreign(request) or not self._door.opens_to(said.strip()):
             address = request.client.host if request.client else ""
             _log.warning("ops.refused", path=request.url.path, address=address)
-            return page_response(STATIC / "refused.html", HTTPStatus.FORBIDDEN)
+            return _refused_page()
         response = RedirectResponse("/ops", HTTPStatus.SEE_OTHER)
         is_https = "https" in (request.url.scheme, request.headers.get("x-forwarded-proto"))
         response.set_cookie(
@@ -195,6 +201,13 @@ def create_pages(desk: Desk, door: Door, *, token: str) -> Sequence[Route]:
         Route("/ops/events", pages.events),
         *(Route(f"/ops/api/{name}", pages.guarded(answer)) for name, answer in data.items()),
     ]
+
+
+def _refused_page() -> Response:
+    problem = "That is not the token, or the form was on another site."
+    shown = f'<p class="problem" role="alert">{problem}</p>'
+    page = (STATIC / "login.html").read_text("utf-8").replace("<!-- problem -->", shown)
+    return HTMLResponse(page, HTTPStatus.FORBIDDEN, headers=PAGE_HEADERS)
 
 
 def _is_foreign(request: Request) -> bool:

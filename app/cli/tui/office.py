@@ -110,9 +110,7 @@ class Office:
         """Imports what providers need: in a thread, as no key would be heard for a third of a second."""
         for spec in provider_specs():
             if self.settings.sandbox.is_set_up(spec):
-                with suppress(
-                    SandboxError
-                ):  # a package that is not installed: told where it is used
+                with suppress(SandboxError):  # not installed: told where it is used
                     load_provider(spec.name)
 
     def _percent(self, name: str, seen: Mapping[str, tuple[float, float]]) -> float | None:
@@ -136,13 +134,8 @@ class Office:
         return [Place(provider=name, missing=self._missing(name)) for name in names]
 
     def _missing(self, name: str) -> str:
-        spec = provider_spec(name)
-        if not spec.credentials:
-            return ""
-        values = self.settings.sandbox.provider_values(spec)
-        if any(all(values[one] for one in group) for group in spec.credentials):
-            return ""
-        return f"no credentials: orion setup {name}"
+        is_set_up = self.settings.sandbox.is_set_up(provider_spec(name))
+        return "" if is_set_up else f"no credentials: orion setup {name}"
 
     def missing_model(self) -> str:
         return missing_for_agent(self.settings, self.settings.agents.default) or ""
