@@ -174,7 +174,7 @@ def build_messages(
     """
     tell = partial(_tell, placed=placed)
     entries = sorted(_entries(request, records, thread, tell), key=lambda entry: entry.key)
-    asker = _names(thread).get(request.user, request.user)
+    asker = _author(request, thread)
     humans = {entry.author for entry in entries if not entry.is_own} | {asker}
     unknown = (
         [entry for entry in entries if entry.key > ts_key(after_ts, 1)] if after_ts else entries
@@ -204,7 +204,6 @@ def _entries(
         run for run in records if ts_key(run.request.message_ts) < ts_key(request.message_ts)
     ]
     known_runs = {run.id for run in earlier}
-    names = _names(thread)
     # A message that was tried again has several runs: the newest answer counts, else the newest one that began.
     ranked = sorted(
         (run for run in earlier if not run.result.candidates),
@@ -220,7 +219,7 @@ def _entries(
         has_begun = bool(run.result.answer) or run.attempt > 0
         if run.state.is_final and not has_begun and not was_interrupted:
             continue  # withdrawn or refused: nobody's question, and least of all a part of the next one
-        author = names.get(run.request.user, run.request.user)
+        author = _author(run.request, thread)
         text, images = tell(_asked(run.request), run.request.content)
         yield _Entry(
             key=ts_key(run.request.message_ts),
@@ -253,12 +252,14 @@ def _entries(
         )
 
 
-def _names(thread: Sequence[ThreadMessage]) -> Mapping[str, str]:
-    return {
-        message.user: message.author_name
+def _author(request: RunRequest, thread: Sequence[ThreadMessage]) -> str:
+    """Returns the name of who asked, by their messages or, of an app, by this one; else the id."""
+    names = (
+        message.author_name
         for message in thread
-        if message.user and message.author_name
-    }
+        if request.user == message.user or request.message_ts == message.ts
+    )
+    return next(filter(None, names), request.user)
 
 
 def _bounded(entries: Sequence[_Entry], max_chars: int) -> Sequence[_Entry]:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 
 from app.log import get_logger
 from app.runs.approvals import ApprovalDesk, Press
@@ -200,7 +201,14 @@ class Intake:
             return await self._ports.threads.has_run(request.thread)
 
     async def mute(
-        self, thread: Thread, *, user: str, ts: str, is_muted: bool, has_mention: bool
+        self,
+        thread: Thread,
+        *,
+        user: str,
+        ts: str,
+        is_muted: bool,
+        has_mention: bool,
+        is_external: bool = False,
     ) -> bool:
         """Records whether replies in a thread that do not mention Orion are answered; the last word counts, by Slack's clock.
 
@@ -210,7 +218,7 @@ class Intake:
         Raises:
             TimeoutError: the database is sick; do not acknowledge.
         """
-        if not self.may_stop(user):
+        if not self.may_stop(user, is_external=is_external):
             return False
         threads = self._ports.threads
         async with asyncio.timeout(WRITE_TIMEOUT_S):
@@ -332,10 +340,12 @@ class Intake:
             return False
         return await self.accept(self._following(asking, revision.apply(asking.request)))
 
-    async def _withdraw(self, asking: Run, *, user: str, at: datetime) -> bool:
+    async def _withdraw(
+        self, asking: Run, *, user: str, at: datetime, is_external: bool = False
+    ) -> bool:
         """Has a question for a repository followed by a run that was stopped: no click begins another."""
         run = self._run_of(self._following(asking, asking.request))
-        return await self._stops.stop_unborn(run, user=user, at=at)
+        return await self._stops.stop_unborn(run, user=user, at=at, is_external=is_external)
 
     def _following(self, asking: Run, request: RunRequest) -> RunRequest:
         changes = {
@@ -356,20 +366,22 @@ class Intake:
         ]
         return await self._questions.among(asked)
 
-    def may_stop(self, user: str) -> bool:
+    def may_stop(self, user: str, *, is_external: bool) -> bool:
         """Whether a stop of this person's counts."""
-        return may_stop(user, self._policy)
+        return may_stop(user, self._policy, is_external=is_external)
 
-    async def stop_run(self, run_id: RunId, *, user: str, at: datetime | None = None) -> bool:
+    async def stop_run(
+        self, run_id: RunId, *, user: str, at: datetime | None = None, is_external: bool = False
+    ) -> bool:
         """Records that a run shall stop. False: unknown, over, asked before, or `user` may not.
 
         Raises:
             TimeoutError: the database is sick; the request may still be recorded later.
         """
         async with asyncio.timeout(WRITE_TIMEOUT_S):
-            return await self._stops.stop(run_id, user=user, at=at)
+            return await self._stops.stop(run_id, user=user, at=at, is_external=is_external)
 
-    async def send_now(self, run_id: RunId, *, user: str) -> bool:
+    async def send_now(self, run_id: RunId, *, user: str, is_external: bool = False) -> bool:
         """Makes a waiting message of a thread urgent. False: nothing was stopped for it.
 
         Raises:
@@ -378,12 +390,15 @@ class Intake:
         async with asyncio.timeout(WRITE_TIMEOUT_S):
             run = await self._ports.store.get(run_id)
             is_waiting = run is not None and run.state in WAITING_STATES
-            if run is None or not is_waiting or run.request.is_root or not self.may_stop(user):
+            is_heard = self.may_stop(user, is_external=is_external)
+            if run is None or not is_waiting or run.request.is_root or not is_heard:
                 return False
             await self._ports.store.amend(run_id, RunRequest.made_urgent)
             return await self._stops.make_way(run.request.made_urgent(), user=user)
 
-    async def stop_thread(self, thread: Thread, *, user: str, ts: str) -> bool:
+    async def stop_thread(
+        self, thread: Thread, *, user: str, ts: str, is_external: bool = False
+    ) -> bool:
         """Stops the run that is going in a thread (the oldest unfinished one); those behind it go on. Where none is, what waits for its repository.
 
         `ts`: of the message that says so. What was asked after it goes on, and the same message stops only once: Slack
@@ -404,11 +419,12 @@ class Intake:
                 is_same = any(_was_stopped_just_before(earlier, at) for earlier in runs[:number])
                 if is_same or run.stop_requested_by is not None:
                     return False
-                return await self.stop_run(run.id, user=user, at=at)
+                return await self.stop_run(run.id, user=user, at=at, is_external=is_external)
             if any(_was_stopped_just_before(run, at) for run in runs):
                 return False
             asked = await self._questions.among([run for run in runs if run.request.asked_at < at])
-            return any([await self._withdraw(run, user=user, at=at) for run in asked])
+            withdraw = partial(self._withdraw, user=user, at=at, is_external=is_external)
+            return any([await withdraw(run) for run in asked])
 
     async def stop_channel(self, team: str, channel: str, *, user: str, ts: str) -> bool:
         """Stops all that goes on or waits in a direct message, if it was asked before the message `ts`.
@@ -449,8 +465,12 @@ class Intake:
                 run for run in questions if await self._withdraw(run, user=user, at=now)
             ]
 
-    async def stop_shown(self, team: str, channel: str, *, user: str, reply_ts: str) -> bool:
+    async def stop_shown(
+        self, team: str, channel: str, *, user: str, reply_ts: str, is_shared: bool = False
+    ) -> bool:
         """Stops the run whose thinking message that is, or one of the person's own that asked there for its repository. False: there is none, or `stop_run` says so.
+
+        `is_shared`: the channel is, with another company; whose person that is Slack does not tell there.
 
         Raises:
             TimeoutError: the database is sick.
@@ -459,7 +479,8 @@ class Intake:
             for run in await self._ports.store.unfinished():
                 place = (run.request.team, run.request.channel, run.reply_ts)
                 if place == (team, channel, reply_ts):
-                    return await self.stop_run(run.id, user=user)
+                    is_external = is_shared and user != run.request.user
+                    return await self.stop_run(run.id, user=user, is_external=is_external)
             now = self._ports.clock.now()
             for run in await self._questions_of(team, channel, user, before=now):
                 if run.reply_ts == reply_ts:
@@ -474,13 +495,13 @@ class Intake:
         """
         await self._desk.press(press)
 
-    async def show_log(self, run_id: RunId, *, user: str) -> None:
+    async def show_log(self, run_id: RunId, *, user: str, is_external: bool = False) -> None:
         """Shows a person how a run's log ends, or else what its record says went wrong.
 
         Raises:
             TimeoutError: the database is sick.
         """
-        if not self.may_stop(user):
+        if not self.may_stop(user, is_external=is_external):
             return
         async with asyncio.timeout(WRITE_TIMEOUT_S):
             run = await self._ports.store.get(run_id)

@@ -30,6 +30,7 @@ MAX_PLACE_ATTEMPTS = 3
 MAX_ATTEMPTS = 3
 """Executions of one run: the first and two after crashes."""
 
+FOR_NO_GUESTS = "people of other organisations cannot use Orion here"
 _USER_ID = re.compile(r"[UW][A-Z0-9]{2,}")
 
 
@@ -468,7 +469,7 @@ def _not_allowed(request: RunRequest, policy: RunPolicy, *, bot_turns: int) -> s
     if bot_turns > policy.bot_turns:
         return f"other apps may start {policy.bot_turns} runs in one thread"
     if request.is_external and not policy.allow_external:
-        return "people of other organisations cannot use Orion here"
+        return FOR_NO_GUESTS
     if policy.allowed_users and not request.is_bot and request.user not in policy.allowed_users:
         return "you are not on the list of people who may use Orion; please ask the operator for access"
     ruling = policy.permissions.find(Right.USE, user=request.user, channel=request.channel)
@@ -539,8 +540,10 @@ def is_given_up(run: Run) -> bool:
     return run.place_attempt > MAX_PLACE_ATTEMPTS
 
 
-def may_stop(user: str, policy: RunPolicy) -> bool:
+def may_stop(user: str, policy: RunPolicy, *, is_external: bool = False) -> bool:
     """Whether a person may stop runs: whoever may ask may, as a thread belongs to everyone in it."""
+    if is_external and not policy.allow_external:
+        return False
     return not policy.allowed_users or user in policy.allowed_users
 
 

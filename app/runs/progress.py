@@ -92,9 +92,15 @@ class ProgressTracker:
         if len(self._tools) > MAX_SHOWN_TOOLS:
             del self._tools[next(iter(self._tools))]
         self._phase = "Working"
-        if said := self._mask(self._text).strip("\n"):
-            self._before = f"{self._before}{said}\n\n"[-MAX_SHOWN_TEXT:]
+        if said := self._said():
+            # It goes on where what was shown ends: a stream takes back nothing.
+            blank = "\n" * max(0, 2 - (len(said) - len(said.rstrip("\n"))))
+            self._before = f"{self._before}{said}{blank}"[-MAX_SHOWN_TEXT:]
         self._text = ""
+
+    def _said(self) -> str:
+        """Returns what is written since the last tool, without the blank line that parts it from what was before."""
+        return self._mask(self._text).lstrip("\n")
 
     def current(self, *, elapsed_s: float) -> Progress:
         return Progress(
@@ -104,7 +110,7 @@ class ProgressTracker:
             plan=self._plan,
             steps=self.steps,
             before=self._before,
-            text=self._mask(self._text),
+            text=self._said(),
         )
 
 

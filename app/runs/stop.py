@@ -13,7 +13,7 @@ from app.log import get_logger
 from app.permissions.rules import Right
 from app.runs.model import WAITING_STATES, Run, RunState
 from app.runs.options import parse_options
-from app.runs.policy import RunPolicy, by_rule, may_stop
+from app.runs.policy import FOR_NO_GUESTS, RunPolicy, by_rule, may_stop
 from app.runs.ports import Dispatcher, RunPorts, RunStore
 from app.runs.request import RunId, RunRequest
 
@@ -222,10 +222,12 @@ class Stops:
         self._signals = signals
         self._policy = policy
 
-    async def stop(self, run_id: RunId, *, user: str, at: datetime | None = None) -> bool:
+    async def stop(
+        self, run_id: RunId, *, user: str, at: datetime | None = None, is_external: bool = False
+    ) -> bool:
         """Records that a run shall stop. False: unknown, over, asked before, or `user` may not."""
         run = await self._ports.store.get(run_id)
-        if run is None or await self._is_forbidden(run, user):
+        if run is None or await self._is_forbidden(run, user, is_external=is_external):
             return False
         if user != run.request.user and may_be_stopped(run):
             await self._note(run, user)
@@ -237,21 +239,23 @@ class Stops:
             self._dispatcher.wake()
         return is_new
 
-    async def stop_unborn(self, run: Run, *, user: str, at: datetime) -> bool:
+    async def stop_unborn(
+        self, run: Run, *, user: str, at: datetime, is_external: bool = False
+    ) -> bool:
         """Hands a run over as one that was stopped before it began. False: it is there already, or `user` may not."""
-        if await self._is_forbidden(run, user):
+        if await self._is_forbidden(run, user, is_external=is_external):
             return False
         if user != run.request.user:
             await self._note(run, user)
         stopped = replace(run, stop_requested_by=user, stop_requested_at=at)
         return await self._dispatcher.submit(stopped)
 
-    async def _is_forbidden(self, run: Run, user: str) -> bool:
+    async def _is_forbidden(self, run: Run, user: str, *, is_external: bool) -> bool:
         """Whether a person may not stop this run; whoever a rule keeps from it is told so alone."""
-        problem = why_not_stop(run, user, self._policy)
+        problem = why_not_stop(run, user, self._policy, is_external=is_external)
         if problem:
             await self._note(run, user, refused=problem)
-        if problem and may_stop(user, self._policy):
+        if problem and may_stop(user, self._policy, is_external=is_external):
             text = f"{problem[0].upper()}{problem[1:]}."
             await self._ports.replies.show_ephemeral(run.thread, user=user, text=text)
         return bool(problem)
@@ -331,8 +335,10 @@ def may_be_meant(run: Run, at: datetime) -> bool:
     return may_be_stopped(run) and run.request.asked_at < at
 
 
-def why_not_stop(run: Run, user: str, policy: RunPolicy) -> str:
+def why_not_stop(run: Run, user: str, policy: RunPolicy, *, is_external: bool = False) -> str:
     """Returns why a person may not stop this run: lower case, no full stop; empty = they may."""
+    if is_external and not policy.allow_external:
+        return FOR_NO_GUESTS
     if not may_stop(user, policy):
         return "you are not on the list of people who may use Orion"
     channel = run.request.channel

@@ -56,6 +56,7 @@ class StopRun:
 
     run_id: RunId
     user: str
+    is_external: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +74,7 @@ class SendNow:
 
     run_id: RunId
     user: str
+    is_external: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +83,7 @@ class ShowLog:
 
     run_id: RunId
     user: str
+    is_external: bool = False
 
 
 Intent = TypeVar("Intent")
@@ -94,16 +97,10 @@ class Action(Generic[Intent]):
     """Makes that durable; an exception means: do not acknowledge."""
 
 
-def _stop(click: Click) -> StopRun | None:
-    return StopRun(run_id=RunId(click.value), user=click.user) if is_id(click.value) else None
-
-
-def _send_now(click: Click) -> SendNow | None:
-    return SendNow(run_id=RunId(click.value), user=click.user) if is_id(click.value) else None
-
-
-def _show_log(click: Click) -> ShowLog | None:
-    return ShowLog(run_id=RunId(click.value), user=click.user) if is_id(click.value) else None
+def _of_run(kind: Callable[..., Intent], click: Click) -> Intent | None:
+    if not is_id(click.value):
+        return None
+    return kind(run_id=RunId(click.value), user=click.user, is_external=click.is_external)
 
 
 def _retry(click: Click) -> RetryIntent | None:
@@ -166,10 +163,16 @@ def _feedback(click: Click) -> Feedback | None:
 
 
 ACTIONS: Final[Mapping[str, Action[Any]]] = {
-    STOP_ACTION: Action(_stop, lambda intake, stop: intake.stop_run(stop.run_id, user=stop.user)),
+    STOP_ACTION: Action(
+        partial(_of_run, StopRun),
+        lambda intake, stop: intake.stop_run(
+            stop.run_id, user=stop.user, is_external=stop.is_external
+        ),
+    ),
     RETRY_ACTION: Action(_retry, lambda intake, retry: intake.retry(retry)),
     SEND_NOW_ACTION: Action(
-        _send_now, lambda intake, one: intake.send_now(one.run_id, user=one.user)
+        partial(_of_run, SendNow),
+        lambda intake, one: intake.send_now(one.run_id, user=one.user, is_external=one.is_external),
     ),
     **{
         name: Action(partial(_pick, number), lambda intake, pick: intake.pick(pick))
@@ -193,7 +196,10 @@ ACTIONS: Final[Mapping[str, Action[Any]]] = {
         )
         for number, name in enumerate(CHOOSE_ACTIONS)
     },
-    LOG_ACTION: Action(_show_log, lambda intake, log: intake.show_log(log.run_id, user=log.user)),
+    LOG_ACTION: Action(
+        partial(_of_run, ShowLog),
+        lambda intake, log: intake.show_log(log.run_id, user=log.user, is_external=log.is_external),
+    ),
     FEEDBACK_ACTION: Action(
         _feedback,
         lambda intake, thumb: intake.feedback(

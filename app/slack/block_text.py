@@ -41,9 +41,9 @@ def text_of_element(element: Node) -> str:
 
 
 def text_of_text(carrier: Node, name: str) -> str:
-    """Returns a field that is a text, or an object with one, as its author meant it."""
+    """Returns a field that is a text, a number, or an object with a text, as its author meant it."""
     text = text_of(carrier, name) or text_of(object_of(carrier, name), "text")
-    return readable(text, bot_user_id="")
+    return readable(text, bot_user_id="") or _number_text(carrier, name)
 
 
 def joined(texts: Iterable[str], between: str = "\n") -> str:
@@ -101,12 +101,26 @@ def _table(block: Node) -> str:
     return joined([text_of_text(block, "caption"), "\n".join(lines)])
 
 
+def _number_text(carrier: Node, name: str) -> str:
+    value = carrier.get(name)
+    return str(value) if isinstance(value, int | float) else ""
+
+
 def _cell(cell: Node) -> str:
-    value = cell.get("text", cell.get("value"))
-    if isinstance(value, int | float):
-        return str(value)
-    words = text_of_block(cell) if cell.get("type") == "rich_text" else text_of_text(cell, "text")
+    is_rich = cell.get("type") == "rich_text"
+    words = text_of_block(cell) if is_rich else text_of_text(cell, "text")
+    words = words or _number_text(cell, "value")
     return words.replace("|", r"\|").replace("\n", " ")
+
+
+def _call(block: Node) -> str:
+    call = object_of(object_of(block, "call"), "v1")
+    address = text_of(call, "join_url")
+    return f"[call {link(text_of(call, 'name') or text_of(block, 'call_id'), address)}]"
+
+
+def _remote_file(block: Node) -> str:
+    return f"[file {text_of(block, 'external_id')}, which another service keeps]"
 
 
 def _image(image: Node) -> str:
@@ -226,11 +240,13 @@ def _texts_in(node: object, *, depth: int) -> Iterator[str]:
 _Render = Callable[[Node], str]
 _BLOCKS: Final[Mapping[str, _Render]] = {
     "actions": _row_of_elements,
+    "call": _call,
     "container": _container,
     "context": _row_of_elements,
     "context_actions": _nothing,
     "data_table": _table,
     "divider": _nothing,
+    "file": _remote_file,
     "header": _header,
     "image": _image,
     "markdown": _markdown,

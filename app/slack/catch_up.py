@@ -335,7 +335,9 @@ class CatchUp:
     ) -> bool:
         return any(
             slack_time(stop.ts) > request.asked_at
-            and self._messages.may_stop(stop.user)
+            and self._messages.may_stop(
+                stop.user, is_external=isinstance(stop, StopThread) and stop.is_external
+            )
             and (
                 stop.thread == request.thread
                 if isinstance(stop, StopThread)

@@ -28,8 +28,10 @@ _NO_PREVIEW: Final = "[no preview available]"
 """Slack's fallback where an attachment's content is elsewhere, or nowhere. Source: Slack, message attachments, seen 2026-11."""
 _FORWARDED: Final = ("is_share", "is_msg_unfurl", "is_reply_unfurl")
 """Source: Slack, messages that people share and links to messages, seen 2026-11."""
-_WORD: Final = re.compile(r"\w+")
-_MENTION: Final = re.compile(r"[@#][UWSC][A-Z0-9]{2,}\b")
+_SAID: Final = re.compile(r"\w+|[^\w\s*_~`>|\\#]")
+"""A word or a sign; without those that style, which blocks write otherwise than a text."""
+_LIST_MARK: Final = re.compile(r"^[\s>]*[-•◦▪]\s", re.MULTILINE)
+_MENTION: Final = re.compile(r"[@#][UWSC][A-Z0-9]{2,}(?![A-Z0-9])")
 
 
 def content_of(message: Node) -> MessageContent:
@@ -38,7 +40,7 @@ def content_of(message: Node) -> MessageContent:
     People's messages repeat in blocks what their text says, those of apps often have it in blocks alone, and a table is
     in no text at all.
     """
-    said = _words(readable(text_of(message, "text"), bot_user_id=""))
+    said = readable(text_of(message, "text"), bot_user_id="")
     shared = [
         text
         for kind, text in text_of_blocks(message)
@@ -116,22 +118,23 @@ def _bounded(
 
 
 def is_repeated(text: str, shared: Sequence[str]) -> bool:
-    """Whether what came with a message says all that its text says."""
-    return _is_within(text, _words(" ".join(shared)))
+    """Whether what came with a message says each line of its text."""
+    said = "\n".join(shared)
+    return all(_is_said(line, said) for line in text.splitlines())
 
 
-def _is_said(text: str, said: Sequence[str]) -> bool:
-    return f" {' '.join(_words(text))} " in f" {' '.join(said)} "
+def _is_said(text: str, said: str) -> bool:
+    return f" {' '.join(_words(text))} " in f" {' '.join(_words(said))} "
 
 
-def _is_within(text: str, said: Sequence[str]) -> bool:
+def _is_within(text: str, said: str) -> bool:
     """Whether the words of a text are said in their order, but for mentions, which a rich text writes otherwise."""
-    rest = iter(said)
-    return all(word in rest for word in _words(_MENTION.sub("", text)))
+    rest = iter(_words(_MENTION.sub(" ", said)))
+    return all(word in rest for word in _words(_MENTION.sub(" ", text)))
 
 
 def _words(text: str) -> list[str]:
-    return [word.casefold() for word in _WORD.findall(text)]
+    return [word.casefold() for word in _SAID.findall(_LIST_MARK.sub("", text))]
 
 
 # -- attachments -------------------------------------------------------------------------------------------------------

@@ -33,8 +33,8 @@ _WINDOWS_S: Final = (3_600, 86_400, 7 * 86_400, 30 * 86_400)
 _ENOUGH_MESSAGES: Final = 100
 SHORT_READ_S, SHORT_LINE_S = 2.0, 0.5
 """What the reading of a message without history may take, and wait for its turn: most likely its events have told all of it."""
-_NAMED: Final = re.compile(r"(?<!\w)[@#]([UWCG][A-Z0-9]{4,})\b")
-"""What `readable` makes of Slack's tokens for people and channels. Source: Slack, ids, read 2026-11."""
+_NAMED: Final = re.compile(r"(?<![\w.])[@#]([UWCG][A-Z0-9]{4,})(?![A-Z0-9])", re.ASCII)
+"""What `readable` makes of Slack's tokens for people and channels; other scripts put no space before or behind one. Source: Slack, ids, read 2026-11."""
 _CHANNEL_SIGNS: Final = ("C", "G")
 _MAX_NAME_LOOKUPS: Final = 20
 _MAX_NAMES: Final = 5_000

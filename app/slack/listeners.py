@@ -116,7 +116,11 @@ class _Listeners:
             self._ignored(body, intent)
         else:
             await self._intake.stop_shown(
-                intent.team, intent.channel, user=intent.user, reply_ts=intent.ts
+                intent.team,
+                intent.channel,
+                user=intent.user,
+                reply_ts=intent.ts,
+                is_shared=intent.is_shared,
             )
 
     async def home_opened(self, body: dict[str, Any]) -> None:

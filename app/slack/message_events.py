@@ -38,9 +38,9 @@ class MessageEvents:
             allowed_bots=self._allowed_bots,
         )
 
-    def may_stop(self, user: str) -> bool:
+    def may_stop(self, user: str, *, is_external: bool) -> bool:
         """Whether a stop of this person's counts."""
-        return self._intake.may_stop(user)
+        return self._intake.may_stop(user, is_external=is_external)
 
     async def act(self, intent: Intent) -> bool:
         """Hands it to intake, durably; returns whether that changed anything.
@@ -55,7 +55,9 @@ class MessageEvents:
             case Revision():
                 return await self._intake.revise(intent)
             case StopThread():
-                return await self._intake.stop_thread(intent.thread, user=intent.user, ts=intent.ts)
+                return await self._intake.stop_thread(
+                    intent.thread, user=intent.user, ts=intent.ts, is_external=intent.is_external
+                )
             case StopDirectMessages():
                 return await self._intake.stop_channel(
                     intent.team, intent.channel, user=intent.user, ts=intent.ts
@@ -73,6 +75,7 @@ class MessageEvents:
             ts=intent.ts,
             is_muted=intent.is_muted,
             has_mention=intent.has_mention,
+            is_external=intent.is_external,
         )
         if is_new and self._group is not None:
             telling = self._intake.tell_muted(

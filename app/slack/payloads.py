@@ -34,6 +34,8 @@ class StopThread:
     user: str
     ts: str
     """Of the message, or of the click of Slack's own Stop."""
+    is_external: bool = False
+    """By somebody of another company."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +49,8 @@ class MuteThread:
     is_muted: bool
     has_mention: bool
     """It mentions Orion, so that it is for Orion in whatever thread it is."""
+    is_external: bool = False
+    """By somebody of another company."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +72,8 @@ class StopShown:
     user: str
     ts: str
     """Of the message."""
+    is_shared: bool = False
+    """The channel is, with another company: whose person that is Slack does not tell."""
 
 
 def envelope_bot_user_id(body: Mapping[str, Any]) -> str:
@@ -98,8 +104,11 @@ def from_event(
         return Ignored(reason="incomplete")
     text = readable(text_of(event, "text"), bot_user_id=bot_user_id)
     addressing = _addressing(event, bot_user_id=bot_user_id)
-    if (word := bare_word(text)) and (command := _command(word, event, thread, addressing)):
-        return command
+    is_external = _is_external(body, event)
+    if word := bare_word(text):
+        command = _command(word, event, thread, addressing, is_external=is_external)
+        if command is not None:
+            return command
     if addressing is Addressing.OTHERS or (
         addressing is Addressing.NONE and not _may_follow(event)
     ):
@@ -114,7 +123,7 @@ def from_event(
         text=text,
         surface=_surface(event),
         content=content_of(event),
-        is_external=_is_external(body, event),
+        is_external=is_external,
         is_bot=bool(event.get("bot_id")),
         addressing=addressing,
         event_id=text_of(body, "event_id"),
@@ -123,7 +132,12 @@ def from_event(
 
 
 def _command(
-    word: str, event: Mapping[str, Any], thread: Thread, addressing: Addressing
+    word: str,
+    event: Mapping[str, Any],
+    thread: Thread,
+    addressing: Addressing,
+    *,
+    is_external: bool,
 ) -> StopThread | StopDirectMessages | MuteThread | None:
     """Returns what the bare word asks for; None where it is a request like any other: at the top of a channel.
 
@@ -131,7 +145,7 @@ def _command(
     """
     user, ts, is_dm = _author(event), event["ts"], _surface(event) is Surface.DM
     if word == "stop" and thread.thread_ts != ts:
-        return StopThread(thread=thread, user=user, ts=ts)
+        return StopThread(thread=thread, user=user, ts=ts, is_external=is_external)
     if word == "stop" and is_dm:
         return StopDirectMessages(team=thread.team, channel=thread.channel, user=user, ts=ts)
     if word == "stop" or is_dm or event.get("bot_id") or thread.thread_ts == ts:
@@ -142,6 +156,7 @@ def _command(
         ts=ts,
         is_muted=word == "mute",
         has_mention=addressing is not Addressing.NONE,
+        is_external=is_external,
     )
 
 
@@ -223,7 +238,8 @@ def from_reaction(body: Mapping[str, Any], *, bot_user_id: str) -> StopShown | I
         return Ignored(reason="reaction")
     if not (is_id(team) and is_id(channel) and is_id(user) and TS.fullmatch(ts)):
         return Ignored(reason="incomplete")
-    return StopShown(team=team, channel=channel, user=user, ts=ts)
+    is_shared = body.get("is_ext_shared_channel") is True
+    return StopShown(team=team, channel=channel, user=user, ts=ts, is_shared=is_shared)
 
 
 def _reason_to_ignore(

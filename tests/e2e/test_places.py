@@ -16,7 +16,7 @@ from app.playground.slack.types import (
     FakeSlackConfig,
     JsonObject,
 )
-from app.slack.actions import KEYS_ACTION
+from app.slack.actions import KEYS_ACTION, SEND_NOW_ACTION, STOP_ACTION
 from app.slack.home import PROMPTS
 from app.slack.limits import METHOD_RATES
 from app.slack.manifest import ASK_SHORTCUT
@@ -178,6 +178,33 @@ async def test_a_cross_on_the_thinking_message_stops_it(places: Stage) -> None:
     assert f"Stopped by <@{COLLEAGUE}>" in text_of(await places.answer(ts))
     await places.client.react(message["ts"], "x", user=YOU)
     assert await _said(places, "/orion help")
+
+
+@pytest.mark.long
+async def test_people_of_other_companies_stop_nothing(places: Stage) -> None:
+    """Neither by a cross, a word nor a button, nor do they see a log; in their channel a person's own cross counts."""
+    stage = places
+    at: dict[str, Any] = {"channel": "partners"}
+    ts, message = await _working(stage, "@Orion !slow 60 ours", **at)
+    queued = await stage.client.say("@Orion hello", thread_ts=ts, **at)
+    waiting = await stage.client.wait_for_reply(
+        ts, lambda reply: "Queued behind" in text_of(reply), **at
+    )
+    await stage.client.react(message["ts"], "x", user=EXTERNAL, **at)
+    for word in ("stop", "mute"):
+        await stage.client.say(word, thread_ts=ts, user=EXTERNAL, **at)
+    await stage.client.press(message, STOP_ACTION, user=EXTERNAL)
+    await stage.client.press(waiting, SEND_NOW_ACTION, user=EXTERNAL)
+    await stage.client.react(
+        message["ts"], "x", user=COLLEAGUE, **at
+    )  # whose company Slack does not tell
+    await asyncio.sleep(1)
+    for asked in (ts, queued):
+        assert (await stage.record(asked, **at)).stop_requested_by is None
+    assert not (await stage.record(queued, **at)).request.is_urgent
+    await stage.client.react(message["ts"], "x", user=YOU, **at)
+    assert (await stage.ended(ts, **at)).state == "stopped"
+    assert (await stage.ended(queued, **at)).state == "succeeded"
 
 
 @pytest.mark.long

@@ -67,11 +67,13 @@ class Inbox(Intake):
         return True
 
     @override
-    def may_stop(self, user: str) -> bool:
-        return user == YOU
+    def may_stop(self, user: str, *, is_external: bool = False) -> bool:
+        return user == YOU and not is_external
 
     @override
-    async def stop_thread(self, thread: Thread, *, user: str, ts: str) -> bool:
+    async def stop_thread(
+        self, thread: Thread, *, user: str, ts: str, is_external: bool = False
+    ) -> bool:
         self.stops.append(ts)
         return False
 

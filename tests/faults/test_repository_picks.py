@@ -185,19 +185,19 @@ async def test_a_question_that_waits_can_be_taken_back(
 ) -> None:
     """Its thread says that it is stopped, once; a click then begins nothing and is told why."""
     asking = await ask(core, request := asked())
-    place, by = (request.team, request.channel), {"user": "U1"}
+    place, user = (request.team, request.channel), "U1"
     for _ in range(2):
         match way:
             case "deleted":
                 await core.intake.revise(taken_back(request))
             case "in its thread":
-                await core.intake.stop_thread(request.thread, **by, ts=now_ts())
+                await core.intake.stop_thread(request.thread, user=user, ts=now_ts())
             case "in a message":
-                await core.intake.stop_channel(*place, **by, ts=now_ts())
+                await core.intake.stop_channel(*place, user=user, ts=now_ts())
             case "/orion stop":
-                await core.intake.stop_own(*place, **by)
+                await core.intake.stop_own(*place, user=user)
             case _:
-                await core.intake.stop_shown(*place, **by, reply_ts=asking.reply_ts or "")
+                await core.intake.stop_shown(*place, user=user, reply_ts=asking.reply_ts or "")
     stopped = await ended(core, picked_id(request))
     assert (stopped.state, stopped.result.stopped_by) == (RunState.STOPPED, "U1")
     await core.intake.pick(click(2, asking))

@@ -32,6 +32,21 @@ def answered(ts: str, question: str, answer: str, state: RunState = RunState.SUC
     return replace(run, state=state, outcome=Outcome(state=state, answer=answer), attempt=1)
 
 
+def test_an_app_that_asks_is_called_by_its_name() -> None:
+    """Slack tells the author of its message under no person's id."""
+    asked = make_run(make_request(ts=ROOT, thread_ts=ROOT, text="disk full", user="UPAGER"))
+    run = replace(
+        asked,
+        state=RunState.SUCCEEDED,
+        outcome=Outcome(state=RunState.SUCCEEDED, answer="ok"),
+        attempt=1,
+    )
+    thread = [message(ROOT, "disk full", user="", name="Pager")]
+    request = make_request(ts="1795302390.000100", thread_ts=ROOT, text="why?")
+    turns = build_messages(request, records=[run], thread=thread)
+    assert turns[0].text == "Pager: disk full"
+
+
 def test_a_single_message_is_one_turn() -> None:
     """Without history there is just the question."""
     turns = build_messages(make_request(text="hello"), records=(), thread=())

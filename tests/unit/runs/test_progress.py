@@ -1,8 +1,11 @@
 """What a person sees of an agent's events."""
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 import pytest
 
-from agent_scripts.events import PlanStep, TextDelta, ToolFinished, ToolStarted
+from agent_scripts.events import AgentEvent, PlanStep, TextDelta, ToolFinished, ToolStarted
 from app.runs.testing import PlannedStep, ProgressTracker, StepState, ToolCall
 
 
@@ -55,6 +58,20 @@ def test_substance_differs_when_the_tool_does() -> None:
     assert first.substance == tracker.current(elapsed_s=9).substance
     tracker.feed(ToolStarted(tool_id="2", name="shell", argument="pwd"))
     assert tracker.current(elapsed_s=1).substance != first.substance
+
+
+@pytest.mark.parametrize("pieces", [["one"], ["\n\n", "tw", "o\n"], ["\n", "three", "\n\n\n"]])
+def test_what_was_shown_of_a_text_is_added_to_alone(pieces: Sequence[str]) -> None:
+    """Whatever newlines it has at its ends when the next tool starts: a stream takes back nothing."""
+    tracker, shown = ProgressTracker(str), [""]
+    for number in range(3):
+        events: list[AgentEvent] = [TextDelta(text=piece) for piece in pieces]
+        for event in (*events, ToolStarted(tool_id=str(number), name="shell", argument="ls")):
+            tracker.feed(event)
+            now = tracker.current(elapsed_s=1)
+            shown.append(now.before + now.text)
+    assert all(later.startswith(earlier) for earlier, later in pairwise(shown))
+    assert shown[-1].count(pieces[-1].strip() or pieces[-2].strip()) == 3
 
 
 def test_text_so_far_is_kept_and_bounded() -> None:

@@ -58,25 +58,37 @@ class RecordingIntake(Intake):
         return True
 
     @override
-    def may_stop(self, user: str) -> bool:
+    def may_stop(self, user: str, *, is_external: bool = False) -> bool:
+        del is_external
         return user != "USTRANGER"
 
     @override
-    async def stop_run(self, run_id: RunId, *, user: str, at: datetime | None = None) -> bool:
-        del at
+    async def stop_run(
+        self, run_id: RunId, *, user: str, at: datetime | None = None, is_external: bool = False
+    ) -> bool:
+        del at, is_external
         self._hear(("stop_run", run_id, user))
         return True
 
     @override
-    async def stop_thread(self, thread: Thread, *, user: str, ts: str) -> bool:
-        self._hear(("stop_thread", thread.thread_ts, user, ts))
+    async def stop_thread(
+        self, thread: Thread, *, user: str, ts: str, is_external: bool = False
+    ) -> bool:
+        self._hear(("stop_thread", thread.thread_ts, user, ts, *_external(is_external)))
         return True
 
     @override
     async def mute(
-        self, thread: Thread, *, user: str, ts: str, is_muted: bool, has_mention: bool
+        self,
+        thread: Thread,
+        *,
+        user: str,
+        ts: str,
+        is_muted: bool,
+        has_mention: bool,
+        is_external: bool = False,
     ) -> bool:
-        word = ("mute", thread.thread_ts, user, ts, is_muted, has_mention)
+        word = ("mute", thread.thread_ts, user, ts, is_muted, has_mention, *_external(is_external))
         is_new = word not in self.heard
         self._hear(word)
         return is_new
@@ -97,12 +109,15 @@ class RecordingIntake(Intake):
         return []
 
     @override
-    async def stop_shown(self, team: str, channel: str, *, user: str, reply_ts: str) -> bool:
-        self._hear(("stop_shown", channel, user, reply_ts))
+    async def stop_shown(
+        self, team: str, channel: str, *, user: str, reply_ts: str, is_shared: bool = False
+    ) -> bool:
+        self._hear(("stop_shown", channel, user, reply_ts, *_external(is_shared)))
         return True
 
     @override
-    async def show_log(self, run_id: RunId, *, user: str) -> None:
+    async def show_log(self, run_id: RunId, *, user: str, is_external: bool = False) -> None:
+        del is_external
         self._hear(("show_log", run_id, user))
 
     @override
@@ -110,6 +125,10 @@ class RecordingIntake(Intake):
         self, run_id: RunId, *, user: str, is_positive: bool, comment: str = ""
     ) -> None:
         self._hear(("feedback", run_id, user, is_positive, *([comment] if comment else [])))
+
+
+def _external(is_external: bool) -> Sequence[str]:
+    return ["external"] if is_external else []
 
 
 def make_app(

@@ -128,6 +128,27 @@ PEOPLE: Final[dict[str, Shape]] = {
     "people and channels": Shape(
         text="<@UBOT> ask <@USAM00001> in <#C0RANDOM1> or <#C0GENERAL|general>",
         arrives=("ask @Sam in #random or #general",)),
+    "people and channels between words of a script without spaces": Shape(
+        text="<@UBOT> 请<@USAM00001>看看<#C0RANDOM1>吧",
+        fields={"blocks": [rich(line(
+            {"type": "user", "user_id": "UBOT"}, said(" 请"), {"type": "user", "user_id": "USAM00001"}, said("看看"),
+            {"type": "channel", "channel_id": "C0RANDOM1"}, said("吧")))]},
+        arrives=("请@Sam看看#random吧",), absent=("[came",)),
+    "blocks that differ from the text in their signs": Shape(
+        text="<@UBOT> result 5 x",
+        fields={"blocks": [
+            {"type": "section", "text": {"type": "mrkdwn", "text": "result -5 :x:"}},
+            {"type": "section", "text": {"type": "mrkdwn", "text": "$5 x"}},
+            {"type": "section", "text": {"type": "mrkdwn", "text": "result *5*"}}]},
+        arrives=("result -5 :x:", "$5 x"), absent=("result *5*",)),
+    "a call and a file of another service": Shape(
+        fields={"blocks": [*asking(),
+            {"type": "call", "call_id": "R1", "call": {"v1": {"name": "War room", "join_url": "https://meet.acme.org/1"}}},
+            {"type": "file", "external_id": "drive-77", "source": "remote"}]},
+        arrives=("[call War room (https://meet.acme.org/1)]", "[file drive-77, which another service keeps]")),
+    "numbers where texts stand": Shape(
+        fields={"blocks": asking(), "attachments": [{"title": "CPU", "fields": [{"title": "Value", "value": 42}]}]},
+        arrives=("Value: 42",)),
     "a pasted table": Shape(
         fields={"blocks": asking(), "attachments": [{"id": 1, "fallback": "[no preview available]", "blocks": [{
             "type": "table", "rows": [

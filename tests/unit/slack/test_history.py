@@ -34,6 +34,18 @@ def message(ts: str, **fields: object) -> dict[str, Any]:
     return {"ts": ts, "user": "UALICE", "text": "hi", **fields}
 
 
+async def test_what_a_card_says_otherwise_is_kept_with_its_text(
+    slack: SlackConnection, slack_server: SlackServer
+) -> None:
+    """The text of an app's post is left out only where the card says each of its lines."""
+    card = [{"text": "deploy was not failed until now"}]
+    slack_server.pages["all"] = [
+        message(ROOT_TS, bot_id="B9", text="deploy failed now", attachments=card),
+        message("1799000001.000000", bot_id="B9", text="was not failed", attachments=card),
+    ]
+    assert [one.text for one in await read(slack)] == ["deploy failed now", ""]
+
+
 async def test_messages_become_history(slack: SlackConnection, slack_server: SlackServer) -> None:
     """People keep their names, own posts their run and whole text; notices and the asking message are left out."""
     own = {"event_type": "orion_run", "event_payload": {"run_id": "run_1", "part": 2}}
@@ -134,6 +146,23 @@ async def test_a_person_is_called_by_name(
     assert await slack.reader.name_of("UBOB") == "UBOB"
     assert [await slack.reader.name_of("UALICE") for _ in range(2)] == ["Ualice"] * 2
     assert len(slack_server.arguments("users.info")) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("これは<@USAM0>さん", "これは@Usam0さん"),
+        ("请<@USAM0>看看<#C0SHOP>吧", "请@Usam0看看#C0Shop吧"),
+        ("cc:<@USAM0>,<@USAM0>x", "cc:@Usam0,@Usam0x"),
+        ("mail@UNKNOWN.example and a.@USAM0", "mail@UNKNOWN.example and a.@USAM0"),
+    ],
+)
+async def test_people_and_channels_have_names_in_every_script(
+    slack: SlackConnection, slack_server: SlackServer, text: str, named: str
+) -> None:
+    """Also where nothing parts them from the words around."""
+    slack_server.pages["all"] = [message(ROOT_TS, text=text)]
+    assert [one.text for one in await read(slack)] == [named]
 
 
 async def test_a_message_without_history_does_not_wait_to_be_read(

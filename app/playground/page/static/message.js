@@ -40,6 +40,15 @@ function body(message, state) {
   return nodes;
 }
 
+// One that cannot be drawn hides no other.
+function shown(message, state) {
+  try {
+    return body(message, state);
+  } catch (error) {
+    return [el("span", { class: "stream-error" }, `The playground cannot show this message: ${error.message}`)];
+  }
+}
+
 // The message shortcut of the app's manifest.
 async function askAbout(message, state) {
   const answer = await post("/ui/shortcuts", { channel: message.channel, ts: message.ts, callback_id: "ask_about", user: state.me });
@@ -124,7 +133,7 @@ export function updateItem(item, message, state, { inThread }) {
   const content = item.querySelector(".message-body");
   const buttons = [...content.querySelectorAll("button")];
   const focused = buttons.indexOf(document.activeElement);
-  content.replaceChildren(...body(message, state));
+  content.replaceChildren(...shown(message, state));
   // Whoever stood on a button stands on its successor.
   if (focused >= 0) content.querySelectorAll("button")[focused]?.focus();
   if (!inThread) item.querySelector(".message-foot").replaceChildren(...[summary(message, state)].filter(Boolean));
