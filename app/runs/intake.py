@@ -26,6 +26,8 @@ from app.runs.stop import Stops, StopSignals, may_be_meant
 
 WRITE_TIMEOUT_S = 2.0
 """The store waits longer for a sick database, but Slack's acknowledgement is due after 3 s."""
+REDRAW_WITHIN_S = 1.0
+"""Of a message whose button was pressed, before the press is acknowledged."""
 SAME_STOP = timedelta(seconds=2)
 """Whoever says it again so soon cannot have seen what the first one did, and means the same."""
 MUTED = (
@@ -369,19 +371,58 @@ class Intake:
         async with asyncio.timeout(WRITE_TIMEOUT_S):
             return await self._stops.stop(run_id, user=user, at=at)
 
+    async def press_stop(self, run_id: RunId, *, user: str) -> bool:
+        """As `stop_run`; whoever may not use Orion is told so, as they have pressed its button.
+
+        Raises:
+            TimeoutError: the database is sick; the request may still be recorded later.
+        """
+        is_stopped = await self.stop_run(run_id, user=user)
+        if not self.may_stop(user):
+            await self._tell_stranger(run_id, user)
+        return is_stopped
+
     async def send_now(self, run_id: RunId, *, user: str) -> bool:
-        """Makes a waiting message of a thread urgent. False: nothing was stopped for it.
+        """Makes a waiting message of a thread urgent, and shows that. False: nothing makes way for it; whoever may not is told so.
 
         Raises:
             TimeoutError: the database is sick; it may be repeated.
         """
+        if not self.may_stop(user):
+            await self._tell_stranger(run_id, user)
+            return False
         async with asyncio.timeout(WRITE_TIMEOUT_S):
             run = await self._ports.store.get(run_id)
-            is_waiting = run is not None and run.state in WAITING_STATES
-            if run is None or not is_waiting or run.request.is_root or not self.may_stop(user):
+            if run is None or run.state not in WAITING_STATES or run.request.is_root:
                 return False
             await self._ports.store.amend(run_id, RunRequest.made_urgent)
-            return await self._stops.make_way(run.request.made_urgent(), user=user)
+            makes_way = await self._stops.make_way(run.request.made_urgent(), user=user)
+        if makes_way:
+            await self._redraw(run_id)
+        return makes_way
+
+    async def _tell_stranger(self, run_id: RunId, user: str) -> None:
+        async with asyncio.timeout(WRITE_TIMEOUT_S):
+            run = await self._ports.store.get(run_id)
+        if run is not None:
+            await self._stops.tell_refused(run, user)
+
+    async def _redraw(self, run_id: RunId) -> None:
+        """Makes the message of a run that waits show what its record says; where that cannot be in time, it stays as it was."""
+        try:
+            async with asyncio.timeout(REDRAW_WITHIN_S), self._dispatcher.borrow(run_id) as run:
+                # Nobody begins it meanwhile, so that this never comes after its progress.
+                if run is not None and run.reply_ts:
+                    await self._draw(run)
+        except Exception as exc:  # noqa: BLE001 - the press counts already, whatever ails the database or Slack
+            self._log.info("run.not_redrawn", run_id=run_id, error=type(exc).__name__)
+        self._dispatcher.wake()  # it may be its turn since
+
+    async def _draw(self, run: Run) -> None:
+        stats = await self._ports.store.queue_stats(
+            run, since=self._ports.clock.now(), capacity=self._policy.capacity
+        )
+        await self._ports.replies.place(run, position=stats.position, maybe_posted=False)
 
     async def stop_thread(self, thread: Thread, *, user: str, ts: str) -> bool:
         """Stops the run that is going in a thread (the oldest unfinished one); those behind it go on. Where none is, what waits for its repository.

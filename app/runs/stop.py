@@ -252,9 +252,14 @@ class Stops:
         if problem:
             await self._note(run, user, refused=problem)
         if problem and may_stop(user, self._policy):
+            await self.tell_refused(run, user)
+        return bool(problem)
+
+    async def tell_refused(self, run: Run, user: str) -> None:
+        """Tells a person alone why they may not stop this run; nothing where they may. Never raises."""
+        if problem := why_not_stop(run, user, self._policy):
             text = f"{problem[0].upper()}{problem[1:]}."
             await self._ports.replies.show_ephemeral(run.thread, user=user, text=text)
-        return bool(problem)
 
     async def _note(self, run: Run, user: str, *, refused: str = "") -> None:
         """Keeps that a person stops what another one has asked, or why they may not."""
@@ -270,7 +275,7 @@ class Stops:
         """Stops what goes on in the request's thread, and what its asker has waiting there before it, for the request to be answered with what of that is theirs; harmless to repeat.
 
         Those runs are known by the moment of their stop, which is the request's own (`is_interrupted`). What others have waiting keeps
-        its turn. False: there was none, `user` may not, or the only one is told of the message while it works.
+        its turn. False: none makes way that did not before, or `user` may not. True also where the only one is told of the message while it works.
         """
         before = [
             run
@@ -283,7 +288,7 @@ class Stops:
             and _hears(before[0])
             and may_be_told(request, at_work=before[0].request)
         ):
-            return False
+            return True
         stopped = [await self.stop(run.id, user=user, at=request.asked_at) for run in before]
         return any(stopped)
 

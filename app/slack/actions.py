@@ -166,7 +166,7 @@ def _feedback(click: Click) -> Feedback | None:
 
 
 ACTIONS: Final[Mapping[str, Action[Any]]] = {
-    STOP_ACTION: Action(_stop, lambda intake, stop: intake.stop_run(stop.run_id, user=stop.user)),
+    STOP_ACTION: Action(_stop, lambda intake, stop: intake.press_stop(stop.run_id, user=stop.user)),
     RETRY_ACTION: Action(_retry, lambda intake, retry: intake.retry(retry)),
     SEND_NOW_ACTION: Action(
         _send_now, lambda intake, one: intake.send_now(one.run_id, user=one.user)
