@@ -381,20 +381,41 @@ class Intake:
         async with asyncio.timeout(WRITE_TIMEOUT_S):
             return await self._stops.stop(run_id, user=user, at=at, is_external=is_external)
 
+    async def press_stop(self, run_id: RunId, *, user: str, is_external: bool = False) -> bool:
+        """As `stop_run`; whoever may not use Orion is told so, as they have pressed its button.
+
+        Raises:
+            TimeoutError: the database is sick; the request may still be recorded later.
+        """
+        is_stopped = await self.stop_run(run_id, user=user, is_external=is_external)
+        if not self.may_stop(user, is_external=is_external):
+            await self._tell_stranger(run_id, user, is_external=is_external)
+        return is_stopped
+
     async def send_now(self, run_id: RunId, *, user: str, is_external: bool = False) -> bool:
-        """Makes a waiting message of a thread urgent. False: nothing was stopped for it.
+        """Makes a waiting message of a thread urgent, and shows that. False: nothing makes way for it; whoever may not is told so.
 
         Raises:
             TimeoutError: the database is sick; it may be repeated.
         """
+        if not self.may_stop(user, is_external=is_external):
+            await self._tell_stranger(run_id, user, is_external=is_external)
+            return False
         async with asyncio.timeout(WRITE_TIMEOUT_S):
             run = await self._ports.store.get(run_id)
-            is_waiting = run is not None and run.state in WAITING_STATES
-            is_heard = self.may_stop(user, is_external=is_external)
-            if run is None or not is_waiting or run.request.is_root or not is_heard:
+            if run is None or run.state not in WAITING_STATES or run.request.is_root:
                 return False
             await self._ports.store.amend(run_id, RunRequest.made_urgent)
-            return await self._stops.make_way(run.request.made_urgent(), user=user)
+            makes_way = await self._stops.make_way(run.request.made_urgent(), user=user)
+        if makes_way:
+            await self._stops.redraw(run_id)
+        return makes_way
+
+    async def _tell_stranger(self, run_id: RunId, user: str, *, is_external: bool) -> None:
+        async with asyncio.timeout(WRITE_TIMEOUT_S):
+            run = await self._ports.store.get(run_id)
+        if run is not None:
+            await self._stops.tell_refused(run, user, is_external=is_external)
 
     async def stop_thread(
         self, thread: Thread, *, user: str, ts: str, is_external: bool = False

@@ -21,6 +21,8 @@ _log = get_logger(__name__)
 
 POLL_INTERVAL_S = 0.5
 """The CLI stops a run through its record; the owner must see it within this time."""
+REDRAW_WITHIN_S = 1.0
+"""Of a message whose button was pressed, before the press is acknowledged."""
 
 
 class RunStoppedError(Exception):
@@ -256,9 +258,14 @@ class Stops:
         if problem:
             await self._note(run, user, refused=problem)
         if problem and may_stop(user, self._policy, is_external=is_external):
+            await self.tell_refused(run, user)
+        return bool(problem)
+
+    async def tell_refused(self, run: Run, user: str, *, is_external: bool = False) -> None:
+        """Tells a person alone why they may not stop this run; nothing where they may. Never raises."""
+        if problem := why_not_stop(run, user, self._policy, is_external=is_external):
             text = f"{problem[0].upper()}{problem[1:]}."
             await self._ports.replies.show_ephemeral(run.thread, user=user, text=text)
-        return bool(problem)
 
     async def _note(self, run: Run, user: str, *, refused: str = "") -> None:
         """Keeps that a person stops what another one has asked, or why they may not."""
@@ -274,7 +281,7 @@ class Stops:
         """Stops what goes on in the request's thread, and what its asker has waiting there before it, for the request to be answered with what of that is theirs; harmless to repeat.
 
         Those runs are known by the moment of their stop, which is the request's own (`is_interrupted`). What others have waiting keeps
-        its turn. False: there was none, `user` may not, or the only one is told of the message while it works.
+        its turn. False: none makes way that did not before, or `user` may not. True also where the only one is told of the message while it works.
         """
         before = [
             run
@@ -287,9 +294,25 @@ class Stops:
             and _hears(before[0])
             and may_be_told(request, at_work=before[0].request)
         ):
-            return False
+            return True
         stopped = [await self.stop(run.id, user=user, at=request.asked_at) for run in before]
         return any(stopped)
+
+    async def redraw(self, run_id: RunId) -> None:
+        """Makes the message of a run that waits show what its record says; where that cannot be in time, it stays as it was."""
+        try:
+            async with asyncio.timeout(REDRAW_WITHIN_S), self._dispatcher.borrow(run_id) as run:
+                # Nobody begins it meanwhile, so that this never comes after its progress.
+                if run is not None and run.reply_ts:
+                    now = self._ports.clock.now()
+                    capacity = self._policy.capacity
+                    stats = await self._ports.store.queue_stats(run, since=now, capacity=capacity)
+                    await self._ports.replies.place(
+                        run, position=stats.position, maybe_posted=False
+                    )
+        except Exception as exc:  # noqa: BLE001 - the press counts already, whatever ails the database or Slack
+            _log.info("run.not_redrawn", run_id=run_id, error=type(exc).__name__)
+        self._dispatcher.wake()  # it may be its turn since
 
 
 def _hears(run: Run) -> bool:

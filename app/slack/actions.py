@@ -165,7 +165,7 @@ def _feedback(click: Click) -> Feedback | None:
 ACTIONS: Final[Mapping[str, Action[Any]]] = {
     STOP_ACTION: Action(
         partial(_of_run, StopRun),
-        lambda intake, stop: intake.stop_run(
+        lambda intake, stop: intake.press_stop(
             stop.run_id, user=stop.user, is_external=stop.is_external
         ),
     ),

@@ -134,19 +134,21 @@ class SlashCommand:
         unfinished = await self._overviews.ports.store.unfinished()
         own = [run for run in unfinished if _asker(run.request) == _asker(request)]
         others = len(unfinished) - len(own)
-        said = self._overviews.runs_text(own) if own else "Nothing of yours goes on or waits."
+        entries = await self._overviews.entries(own)
+        said = self._overviews.runs_text(entries) if own else "Nothing of yours goes on or waits."
         return f"{said}\nOf others: {others}."
 
     async def _stop(self, request: RunRequest) -> str:
         stopped = await self._intake.stop_own(request.team, request.channel, user=request.user)
         if not stopped:
             return "Nothing that you asked here goes on."
-        lines = (f"• {self._overviews.link_text(run)}" for run in stopped)
+        entries = await self._overviews.entries(stopped)
+        lines = (f"• {self._overviews.link_text(entry)}" for entry in entries)
         return "\n".join((f"I stop {len(stopped)}:", *lines))
 
     async def _runs(self, request: RunRequest) -> str:
         overview = await self._overviews.of(request.team, request.user)
-        return self._overviews.runs_text(overview.runs)
+        return self._overviews.runs_text(overview.entries)
 
     async def _agents(self, request: RunRequest) -> str:
         del request

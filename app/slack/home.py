@@ -233,7 +233,7 @@ class AppHome:
         overview = await overviews.of(opening.team, opening.user)
         blocks = [
             *self._waiting(overview.waiting),
-            *_part("Your runs", overviews.runs_text(overview.runs)),
+            *_part("Your runs", overviews.runs_text(overview.entries)),
             *_part("Your defaults", overviews.choice_text(overview.choice)),
             *_part("Your budget", budget_text(overview.budget)),
         ]

@@ -11,10 +11,12 @@ from app.approvals.records import Approval
 from app.runs.approvals import may_answer
 from app.runs.budget import DayBudget, render_money, to_micro
 from app.runs.commands import describe_choice, line_of_setting
+from app.runs.intake import OpenQuestions
 from app.runs.model import SENT, Run, RunState
 from app.runs.options import RunOptions
 from app.runs.policy import RunPolicy
 from app.runs.ports import RunPorts
+from app.runs.request import RunId
 from app.runs.selection import Catalog, Choice, SelectionContext, choose
 from app.slack.api import BotIdentity
 from app.slack.markdown import escape, neutralise
@@ -45,8 +47,18 @@ class Deployment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A question of a person, and what became of it."""
+
+    question: Run
+    """The person's own run."""
+    run: Run
+    """The one that stands for it now: after it has asked for its repository another one, of whoever chose."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    runs: Sequence[Run]
+    entries: Sequence[Entry]
     """The person's latest, the newest first."""
     choice: Choice
     """What a message of theirs would get, where no channel says otherwise."""
@@ -91,29 +103,49 @@ class Overviews:
                 spent=whole,
             )
         return Overview(
-            runs=await ports.store.recent_of(team, user, limit=SHOWN_RUNS),
+            entries=await self.entries(await ports.store.recent_of(team, user, limit=SHOWN_RUNS)),
             choice=choose(RunOptions(), context, self.catalog),
             budget=own,
             waiting=[one for one in asked if may_answer(one, user, self.policy)],
             deployment=deployment,
         )
 
-    def runs_text(self, runs: Sequence[Run]) -> str:
-        """Returns a line for each run of one person, with a link to its thread."""
-        return "\n".join(map(self._line, runs)) or "Nothing yet."
+    async def entries(self, runs: Sequence[Run]) -> Sequence[Entry]:
+        """Returns an entry for each question among the runs of one person: one that has asked for its repository and the run that goes on with it are one."""
+        questions, found = OpenQuestions(self.ports), dict[RunId, Entry]()
+        for run in runs:
+            question = await self._question_of(run)
+            standing = await questions.newest(question)
+            found.setdefault(standing.id, Entry(question=question, run=standing))
+        return list(found.values())
 
-    def _line(self, run: Run) -> str:
+    async def _question_of(self, run: Run) -> Run:
+        """Returns the run that asked for the repository which was chosen for this one, where it is the same person's; else this one."""
+        request = run.request
+        if not (request.picked_repo and request.retry_of):
+            return run
+        asking = await self.ports.store.get(request.retry_of)
+        if asking is None or not asking.result.candidates or asking.request.user != request.user:
+            return run
+        return asking
+
+    def runs_text(self, entries: Sequence[Entry]) -> str:
+        """Returns a line for each entry of one person, with a link to its thread."""
+        return "\n".join(map(self._line, entries)) or "Nothing yet."
+
+    def _line(self, entry: Entry) -> str:
+        run = entry.run
         state = "asks which repository is meant" if run.result.candidates else _STATES[run.state]
         if run.stop_requested_by is not None and not run.state.is_final:
             state = "is being stopped"
         code = f" `{run.result.error_code}`" if run.result.error_code else ""
         cost = _cost_text(run)
-        return f"• {self.link_text(run)} {state}{code}{cost}"
+        return f"• {self.link_text(entry)} {state}{code}{cost}"
 
-    def link_text(self, run: Run) -> str:
-        """Returns a run's question, shortened, with the permalink of its answer behind it; what is tried again, or was asked for its repository, may be another person's, and is not shown."""
-        request, identity = run.request, self.identity()
-        ts, thread_ts = run.reply_ts or request.thread_ts, request.thread_ts
+    def link_text(self, entry: Entry) -> str:
+        """Returns an entry's question, shortened, with the permalink of its answer behind it; what is tried again, or goes on in a chosen repository, may be another person's, and is not shown."""
+        request, identity = entry.question.request, self.identity()
+        ts, thread_ts = entry.run.reply_ts or request.thread_ts, request.thread_ts
         address = identity.link(request.channel, ts, thread_ts=thread_ts) if identity else ""
         label = short(self.ports.mask(request.text))
         if request.click_ts:

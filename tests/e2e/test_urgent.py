@@ -85,7 +85,7 @@ async def test_another_agent_is_started_with_both(shared: Stage) -> None:
 
 @pytest.mark.long
 async def test_send_now_is_pressed(shared: Stage) -> None:
-    """On the message of a question that waits in its thread: the agent at work is told of it."""
+    """On the message of a question that waits in its thread: the agent at work is told of it, and the message shows so at once."""
     ts = await shared.client.say("@Orion !slow 25")
     await _until_shown(shared, ts, SLOW_WORDS)
     waiting = await shared.client.say("@Orion and then?", thread_ts=ts)
@@ -94,5 +94,9 @@ async def test_send_now_is_pressed(shared: Stage) -> None:
         ts, lambda reply: run_of(reply) == run_id and "Queued behind" in text_of(reply)
     )
     assert (await shared.client.press(queued, SEND_NOW_ACTION))["ok"]
+    redrawn = await shared.client.wait_for_reply(
+        ts, lambda reply: run_of(reply) == run_id and "Interrupting" in text_of(reply)
+    )
+    assert SEND_NOW_ACTION not in str(redrawn["blocks"])
     assert HEARD_BEFORE in text_of(await shared.answer(waiting, thread_ts=ts))
     assert "and then?" in text_of(await shared.answer(ts))

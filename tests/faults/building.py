@@ -90,6 +90,8 @@ class JournalReplies:
 
     placed: list[str] = field(default_factory=list)
     waiting: list[QueuePosition] = field(default_factory=list)
+    urgent: list[RunId] = field(default_factory=list)
+    """Of `placed` those that did not want to wait."""
     shown: list[Progress] = field(default_factory=list)
     finished: list[tuple[str, Outcome]] = field(default_factory=list)
     resumed: list[bool] = field(default_factory=list)
@@ -128,6 +130,8 @@ class JournalReplies:
             await asyncio.sleep(self.places_after_s.pop(0))
         self.placed.append(run.id)
         self.waiting.append(position)
+        if run.request.is_urgent:
+            self.urgent.append(run.id)
         return f"9.{len(self.placed):06d}"
 
     @asynccontextmanager

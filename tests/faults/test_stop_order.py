@@ -1,5 +1,6 @@
 """A stop ends what was asked before it, and once, however often and in whatever order Slack tells of it."""
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -245,12 +246,31 @@ async def test_send_now_makes_a_waiting_message_urgent(tmp_path: Path) -> None:
         await _asked_while_one_goes(core, bolt, SHORT)
         await until(lambda: _run_id(THIRD) in core.replies.placed)
         assert not await core.intake.send_now(RunId("run_unknown"), user="U1")
+        assert core.replies.urgent == []
         assert await core.intake.send_now(_run_id(THIRD), user="U1")
+        assert core.replies.urgent == [_run_id(THIRD)]
         assert not await core.intake.send_now(_run_id(THIRD), user="U1")
         assert (await ended(core, _run_id(ROOT))).state is RunState.STOPPED
         assert (await ended(core, _run_id(SECOND))).state is RunState.STOPPED
         assert (await ended(core, _run_id(THIRD))).state is RunState.SUCCEEDED
         assert not await core.intake.send_now(_run_id(THIRD), user="U1")
+
+
+@pytest.mark.parametrize(("outages", "places_after_s"), [(1, []), (0, [60.0])])
+async def test_send_now_counts_though_slack_does_not_show_it(
+    tmp_path: Path, outages: int, places_after_s: list[float]
+) -> None:
+    """Neither when it cannot be reached nor when it hangs."""
+    async with core_of(tmp_path) as core:
+        bolt = make_app(core.intake)
+        await _asked_while_one_goes(core, bolt, SHORT)
+        await until(lambda: _run_id(THIRD) in core.replies.placed)
+        core.replies.outages = outages
+        core.replies.places_after_s = places_after_s
+        async with asyncio.timeout(3):
+            assert await core.intake.send_now(_run_id(THIRD), user="U1")
+        assert (await ended(core, _run_id(ROOT))).state is RunState.STOPPED
+        assert (await ended(core, _run_id(THIRD))).state is RunState.SUCCEEDED
 
 
 async def test_an_urgent_message_of_another_person_is_by_their_own_right(tmp_path: Path) -> None:
@@ -273,7 +293,7 @@ async def test_an_urgent_message_of_another_person_is_by_their_own_right(tmp_pat
 
 
 async def test_who_may_not_stop_interrupts_nothing(tmp_path: Path) -> None:
-    """Their urgent message is refused like any other, and what goes on is answered."""
+    """Their urgent message is refused like any other, and what goes on is answered; of a button that they press they are told so."""
     policy = RunPolicy(allowed_users=frozenset({"U1"}))
     async with core_of(tmp_path, policy=policy) as core:
         bolt = make_app(core.intake)
@@ -281,7 +301,12 @@ async def test_who_may_not_stop_interrupts_nothing(tmp_path: Path) -> None:
         await _running(core, _run_id(ROOT))
         urgent = _event("app_mention", f"!{SHORT}", SECOND, thread_ts=ROOT, user="U2")
         await deliver_json(bolt, urgent)
-        assert not await core.intake.send_now(_run_id(SECOND), user="U2")
+        for press in (core.intake.send_now, core.intake.press_stop):
+            assert not await press(_run_id(ROOT), user="U2")
+            assert not await press(RunId("run_unknown"), user="U2")
+        assert core.replies.ephemerals == 2 * [
+            (ROOT, "U2", "You are not on the list of people who may use Orion.")
+        ]
         assert (await ended(core, _run_id(SECOND))).state is RunState.FAILED
         assert (await ended(core, _run_id(ROOT))).state is RunState.SUCCEEDED
 

@@ -12,7 +12,7 @@ from app.slack.connection import SlackConnection, SlackOptions, open_slack
 from app.slack.content import content_of
 from app.slack.home import REDRAWN_AFTER_S, WELCOME
 from app.slack.manifest import find_lacking, manifest
-from app.slack.overview import Overviews, short
+from app.slack.overview import Entry, Overviews, short
 from app.slack.status import MAX_TITLE_CHARS, title_of
 from app.store.memory import MemoryRunStore, MemoryWelcomeStore
 from tests.building import make_request, make_run
@@ -154,7 +154,7 @@ def test_a_cost_that_nobody_knows_is_told_as_that(
     )
     outcome = Outcome(state=RunState.SUCCEEDED, cost_usd=cost_usd)
     run = replace(make_run(), state=RunState.SUCCEEDED, attempt=attempt, outcome=outcome)
-    assert overviews.runs_text([run]) == f"\u2022 hello {said}"
+    assert overviews.runs_text([Entry(question=run, run=run)]) == f"\u2022 hello {said}"
 
 
 # -- what the app looks at, titles, the manifest -----------------------------------------------------------------------

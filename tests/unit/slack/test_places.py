@@ -15,10 +15,12 @@ from slack_bolt.async_app import AsyncApp
 from app.runs.testing import (
     ApprovalDesk,
     Intake,
+    Outcome,
     RunPolicy,
     RunRequest,
     RunState,
     StopSignals,
+    run_id_for,
 )
 from app.slack.api import RetryPolicy
 from app.slack.ask_modal import ASK_VIEW
@@ -38,6 +40,7 @@ from tests.unit.slack.places import (
     ports_of,
     world_of,
 )
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -118,6 +121,50 @@ async def test_others_are_counted_and_not_named(world: World) -> None:
     assert "Of others: 1." in said
     assert "not yours" not in said
     assert "not yours" not in await world.command("runs")
+
+
+@pytest.mark.parametrize("picks", [True, False])
+@pytest.mark.parametrize("surface", ["command", "home"])
+async def test_a_question_that_went_on_in_a_repository_is_one_entry(
+    world: World, surface: str, *, picks: bool
+) -> None:
+    """With the question's text and the state of its answer, whoever chose; another person who chose sees no text."""
+    request = make_request(text="which build fails?")
+    outcome = Outcome(state=RunState.SUCCEEDED, candidates=("acme/api", "none"))
+    asking = replace(make_run(request), state=RunState.SUCCEEDED, outcome=outcome)
+    await world.store.add(asking)
+    open_entry = "which build fails?> asks which repository is meant"
+    assert open_entry in await world.command("runs")
+    where = {"team": "T1", "channel": "C1", "message_ts": request.message_ts}
+    changes = {
+        "run_id": run_id_for(**where, click="repository"),
+        "user": "U1" if picks else "U2",
+        "picked_repo": "none",
+        "retry_of": asking.id,
+        "click_ts": "1795302365.000100",
+    }
+    going = make_run(request.model_copy(update=changes), age_s=-1)
+    await world.store.add(replace(going, state=RunState.RUNNING, reply_ts="9.000001"))
+    said = await _own_runs(world, surface, "U1")
+    assert said.count("•") == 1
+    assert "/p9000001" in said
+    assert "which build fails?> goes on" in said
+    if not picks:
+        theirs = await _own_runs(world, surface, "U2")
+        assert "Chosen repository: none> goes on" in theirs
+        assert "build" not in theirs
+
+
+async def _own_runs(world: World, surface: str, user: str) -> str:
+    if surface == "command":
+        return await world.command("runs", user_id=user)
+    await world.open(user=user)
+    drawn = world.server.arguments
+    await until(lambda: any(one["user_id"] == user for one in drawn("views.publish")))
+    (view,) = [one["view"] for one in drawn("views.publish") if one["user_id"] == user]
+    blocks = view["blocks"]
+    number = next(n for n, one in enumerate(blocks) if one["text"]["text"] == "Your runs")
+    return str(blocks[number + 1]["text"]["text"])
 
 
 @pytest.mark.parametrize(
