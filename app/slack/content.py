@@ -40,11 +40,12 @@ def content_of(message: Node) -> MessageContent:
     People's messages repeat in blocks what their text says, those of apps often have it in blocks alone, and a table is
     in no text at all.
     """
-    said = readable(text_of(message, "text"), bot_user_id="")
+    text = readable(text_of(message, "text"), bot_user_id="")
+    said, unnamed = _line_of(text), _words(_MENTION.sub(" ", text))
     shared = [
         text
         for kind, text in text_of_blocks(message)
-        if not (_is_within(text, said) if kind == "rich_text" else _is_said(text, said))
+        if not (_is_within(text, unnamed) if kind == "rich_text" else _line_of(text) in said)
     ]
     shared += _looked_at(message)
     files = list(_files(message))
@@ -119,18 +120,19 @@ def _bounded(
 
 def is_repeated(text: str, shared: Sequence[str]) -> bool:
     """Whether what came with a message says each line of its text."""
-    said = "\n".join(shared)
-    return all(_is_said(line, said) for line in text.splitlines())
+    said = _line_of("\n".join(shared))
+    return all(_line_of(line) in said for line in set(text.splitlines()))
 
 
-def _is_said(text: str, said: str) -> bool:
-    return f" {' '.join(_words(text))} " in f" {' '.join(_words(said))} "
-
-
-def _is_within(text: str, said: str) -> bool:
+def _is_within(text: str, unnamed: Sequence[str]) -> bool:
     """Whether the words of a text are said in their order, but for mentions, which a rich text writes otherwise."""
-    rest = iter(_words(_MENTION.sub(" ", said)))
+    rest = iter(unnamed)
     return all(word in rest for word in _words(_MENTION.sub(" ", text)))
+
+
+def _line_of(text: str) -> str:
+    """Returns the words of a text between single spaces, which begin and end it: what another one may have in it whole."""
+    return "".join(f" {word}" for word in _words(text)) + " "
 
 
 def _words(text: str) -> list[str]:

@@ -38,10 +38,10 @@ async def test_what_a_card_says_otherwise_is_kept_with_its_text(
     slack: SlackConnection, slack_server: SlackServer
 ) -> None:
     """The text of an app's post is left out only where the card says each of its lines."""
-    card = [{"text": "deploy was not failed until now"}]
+    card = [{"text": "deploy was not\nfailed until now"}]
     slack_server.pages["all"] = [
         message(ROOT_TS, bot_id="B9", text="deploy failed now", attachments=card),
-        message("1799000001.000000", bot_id="B9", text="was not failed", attachments=card),
+        message("1799000001.000000", bot_id="B9", text="was not\n\nfailed until", attachments=card),
     ]
     assert [one.text for one in await read(slack)] == ["deploy failed now", ""]
 
