@@ -4,7 +4,7 @@ import asyncio
 import json
 import shutil
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -54,10 +54,21 @@ async def prometheus(directory: Path, config: str) -> AsyncIterator[httpx.AsyncC
     )
     try:
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", verify=NO_TLS) as http:
+            await until_ready(http)
             yield http
     finally:
         process.terminate()
         await process.wait()
+
+
+async def until_ready(http: httpx.AsyncClient) -> None:
+    """Until it answers questions: while it reads what it has stored each gets a 503, which is no JSON."""
+    async with asyncio.timeout(60):
+        while True:
+            with suppress(httpx.TransportError):
+                if (await http.get("/-/ready")).is_success:
+                    return
+            await asyncio.sleep(0.1)
 
 
 async def ask(http: httpx.AsyncClient, question: str) -> list[Any]:
@@ -69,12 +80,7 @@ async def ask(http: httpx.AsyncClient, question: str) -> list[Any]:
 async def until_read(http: httpx.AsyncClient, question: str) -> None:
     """Until it has an answer."""
     async with asyncio.timeout(60):
-        while True:
-            try:
-                if await ask(http, question):
-                    return
-            except httpx.TransportError:
-                pass  # it is starting
+        while not await ask(http, question):
             await asyncio.sleep(0.2)
 
 
