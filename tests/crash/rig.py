@@ -193,10 +193,12 @@ class Rig:
                     await self.outages.is_over.wait()
                     return self.stage.orion
                 while True:
+                    # Asked before the others: who ends between two questions was still up.
+                    is_one_up = any(process.is_up for process in self.processes)
                     for process in self.processes:
                         if process.is_frozen or (process.exit_code or 0) < 0:
                             return process
-                    if not any(process.is_up for process in self.processes):
+                    if not is_one_up:
                         return None
                     await asyncio.sleep(POLL_S)
         return None
