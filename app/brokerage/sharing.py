@@ -111,7 +111,7 @@ class SharedGrants:
         self._found: dict[RunId, _Found] = {}
         self._unreported: list[tuple[ReportedCall, Account]] = []
         self._has_news = asyncio.Event()
-        self._reporting = asyncio.Lock()
+        self._reported = asyncio.Condition()
 
     async def work_forever(self) -> None:
         """Takes what others report, and reports to them, until cancelled."""
@@ -121,16 +121,15 @@ class SharedGrants:
 
     async def report(self) -> None:
         """Reports what has not been reported; of runs that are over it is booked here. Raises: OSError: it may be repeated."""
-        async with self._reporting:
-            entries = tuple(self._unreported)
-            if not entries:
-                return
-            late = await self._store.report([call for call, _ in entries])
-            reported = {call.id for call, _ in entries}
-            self._unreported = [entry for entry in self._unreported if entry[0].id not in reported]
-            for one, account in entries:
-                if one.id in late and account.spending is not None:
-                    account.spending.count(one.call)  # it is paid for, and nobody else counts it
+        entries = tuple(self._unreported)
+        if not entries:
+            return
+        late = await self._store.report([call for call, _ in entries])
+        reported = {call.id for call, _ in entries}
+        self._unreported = [entry for entry in self._unreported if entry[0].id not in reported]
+        for one, account in entries:
+            if one.id in late and account.spending is not None:
+                account.spending.count(one.call)  # it is paid for, and nobody else counts it
 
     @asynccontextmanager
     async def offer(self, run_id: RunId) -> AsyncIterator[None]:
@@ -211,9 +210,15 @@ class SharedGrants:
         self._has_news.set()
 
     async def _tell_reports(self) -> None:
-        with suppress(OSError):  # `_report_forever` repeats it
-            async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                await self.report()
+        """Waits for `_report_forever`: a report that was given up half-way, and repeated, could count twice."""
+        waiting = {call.id for call, _ in self._unreported}
+
+        def is_told() -> bool:
+            return waiting.isdisjoint(call.id for call, _ in self._unreported)
+
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S), self._reported:
+                await self._reported.wait_for(is_told)
 
     async def _note_effect(self, run_id: RunId) -> None:
         if not await self._store.note_effect(run_id):
@@ -229,6 +234,9 @@ class SharedGrants:
                 _log.warning("broker.report_failed", reason=str(exc), calls=len(self._unreported))
                 await asyncio.sleep(RETRY_S)
                 self._has_news.set()
+            else:
+                async with self._reported:
+                    self._reported.notify_all()
 
     async def _take_forever(self) -> None:
         while True:

@@ -257,7 +257,7 @@ def _author(request: RunRequest, thread: Sequence[ThreadMessage]) -> str:
     names = (
         message.author_name
         for message in thread
-        if request.user == message.user or request.message_ts == message.ts
+        if request.user == message.user or (request.is_bot and request.message_ts == message.ts)
     )
     return next(filter(None, names), request.user)
 

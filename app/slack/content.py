@@ -43,9 +43,9 @@ def content_of(message: Node) -> MessageContent:
     text = readable(text_of(message, "text"), bot_user_id="")
     said, unnamed = _line_of(text), _words(_MENTION.sub(" ", text))
     shared = [
-        text
-        for kind, text in text_of_blocks(message)
-        if not (_is_within(text, unnamed) if kind == "rich_text" else _line_of(text) in said)
+        block
+        for kind, block in text_of_blocks(message)
+        if not (_is_within(block, unnamed) if kind == "rich_text" else _line_of(block) in said)
     ]
     shared += _looked_at(message)
     files = list(_files(message))

@@ -34,7 +34,8 @@ def answered(ts: str, question: str, answer: str, state: RunState = RunState.SUC
 
 def test_an_app_that_asks_is_called_by_its_name() -> None:
     """Slack tells the author of its message under no person's id."""
-    asked = make_run(make_request(ts=ROOT, thread_ts=ROOT, text="disk full", user="UPAGER"))
+    request = make_request(ts=ROOT, thread_ts=ROOT, text="disk full", user="UPAGER")
+    asked = make_run(request.model_copy(update={"is_bot": True}))
     run = replace(
         asked,
         state=RunState.SUCCEEDED,
@@ -45,6 +46,15 @@ def test_an_app_that_asks_is_called_by_its_name() -> None:
     request = make_request(ts="1795302390.000100", thread_ts=ROOT, text="why?")
     turns = build_messages(request, records=[run], thread=thread)
     assert turns[0].text == "Pager: disk full"
+
+
+def test_who_asks_about_a_message_is_not_called_as_its_author() -> None:
+    """By the shortcut a person's question bears the moment of another one's message."""
+    run = answered(ROOT, "why is that?", "because")
+    thread = [message(ROOT, "it is red", user="U2", name="Sam")]
+    request = make_request(ts="1795302390.000100", thread_ts=ROOT, text="and now?", user="U3")
+    turns = build_messages(request, records=[run], thread=thread)
+    assert turns[0].text == "U1: why is that?"
 
 
 def test_a_single_message_is_one_turn() -> None:
