@@ -30,6 +30,7 @@ from app.slack.manifest import COMMAND
 from app.slack.payloads import Ignored, StopShown, from_reaction
 from app.store.memory import MemoryRunStore
 from tests.building import make_request, make_run
+from tests.faults.building import JournalReplies
 from tests.unit.slack.building import RecordingIntake, deliver_form, deliver_json, mention
 from tests.unit.slack.conftest import Answer, SlackServer
 from tests.unit.slack.places import (
@@ -255,13 +256,24 @@ async def test_stops_reach_those_that_are_meant() -> None:
         def wake(self) -> None:
             """Nothing is advanced here."""
 
+    replies = JournalReplies()
+
     def intake_of(policy: RunPolicy) -> Intake:
         deaf: Any = Deaf()
-        ports, signals = ports_of(store), StopSignals()
+        ports, signals = replace(ports_of(store), replies=replies), StopSignals()
         desk = ApprovalDesk(ports, dispatcher=deaf, policy=policy)
         return Intake(ports, dispatcher=deaf, signals=signals, desk=desk, policy=policy)
 
     intake = intake_of(POLICY)
+    run, ts = runs[0], "1900000000.000100"
+    assert not await intake.stop_run(run.id, user="U8", is_external=True)
+    assert not await intake.stop_thread(run.thread, user="U8", ts=ts, is_external=True)
+    assert not await intake.stop_shown("T1", "C1", user="U8", reply_ts="9.000000", is_shared=True)
+    assert not await intake.mute(
+        run.thread, user="U8", ts=ts, is_muted=True, has_mention=True, is_external=True
+    )
+    await intake.show_log(run.id, user="U8", is_external=True)
+    assert replies.ephemerals == []
     stranger = intake_of(replace(POLICY, allowed_users=frozenset({"U7"})))
     assert await stranger.stop_own("T1", "C1", user="U1") == []
     assert not await stranger.stop_shown("T1", "C1", user="U1", reply_ts="9.000000")
