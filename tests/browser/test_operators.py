@@ -127,7 +127,22 @@ async def test_filters_choose_runs(office: Office, page: Page) -> None:
     await page.get_by_label("State").select_option("failed")
     await expect(page.locator("#view tbody tr")).to_have_count(1)
     await page.get_by_label("State").select_option("")
+    await expect(page.locator("#view tbody tr")).to_have_count(5)
     await page.get_by_label("Person").fill("U2")
     await page.get_by_label("Person").press("Enter")
+    await expect(page.locator("#view tbody tr")).to_have_count(1)
+    assert page.url.endswith("?user=U2")
+
+
+async def test_what_comes_leaves_what_is_being_written(office: Office, page: Page) -> None:
+    """A filter that somebody is at is neither emptied nor left."""
+    await page.goto(f"{office.url}/ops/runs")
+    person = page.get_by_label("Person")
+    await person.press_sequentially("U")
+    await office.store.add(make_run(make_request(text="just now", ts="1795302390.000100")))
+    await expect(page.locator("#view")).to_contain_text("just now")
+    await expect(person).to_be_focused()
+    await page.keyboard.type("2")
+    await page.keyboard.press("Enter")
     await expect(page.locator("#view tbody tr")).to_have_count(1)
     assert page.url.endswith("?user=U2")

@@ -148,7 +148,12 @@ function treeOf(steps) {
 function draw(data) {
   state.data = data;
   const scrolled = $view.scrollTop;
-  $view.replaceChildren(...DRAW[view](data).filter(Boolean));
+  const parts = DRAW[view](data).filter(Boolean);
+  const $filters = $view.querySelector(".filters"); // stays: somebody may be writing in it
+  if ($filters) {
+    while ($filters.nextSibling) $filters.nextSibling.remove();
+    $filters.after(...parts.slice(parts.findIndex((part) => part.className === "filters") + 1));
+  } else $view.replaceChildren(...parts);
   $view.scrollTop = scrolled;
 }
 
@@ -157,10 +162,11 @@ function address() {
   return asked.size ? `${api}?${asked}` : api;
 }
 
-let isLoading = false;
+const loading = { isGoing: false, isMeantAgain: false };
 async function load() {
-  if (isLoading) return;
-  isLoading = true;
+  loading.isMeantAgain = loading.isGoing;
+  if (loading.isGoing) return;
+  loading.isGoing = true;
   try {
     const response = await fetch(address(), { signal: AbortSignal.timeout(15_000) });
     if (response.status === 401) return location.reload();
@@ -173,7 +179,8 @@ async function load() {
     tell("not reachable", false);
     if (!state.data) $view.replaceChildren(el("p", { class: "problem", role: "alert" }, error.message));
   } finally {
-    isLoading = false;
+    loading.isGoing = false;
+    if (loading.isMeantAgain) load(); // what changed meanwhile may not be in what came
   }
 }
 
