@@ -137,10 +137,13 @@ async def check_detach_ends_the_reading(sandbox: Sandbox) -> None:
 
 
 async def check_detach_before_the_reading(sandbox: Sandbox) -> None:
-    """Nobody needs to have read: then there is nothing to be read."""
-    process = await sandbox.spawn(["sh", "-c", "echo begun; sleep 60"])
-    await process.detach()
-    expect_equal(await _rest(process), [])
+    """Nobody needs to have read: then there is nothing to be read, also where output has come already."""
+    for number in range(8):
+        process = await sandbox.spawn(["sh", "-c", "echo begun; sleep 60"])
+        await asyncio.sleep(number * 0.003)
+        await process.detach()
+        expect_equal(await _rest(process), [])
+        await process.kill()
 
 
 async def check_detached_commands_are_killed(sandbox: Sandbox) -> None:

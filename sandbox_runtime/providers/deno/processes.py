@@ -132,7 +132,7 @@ class RemoteProcess(OrderedProcess):
         if self._taken:
             raise RuntimeError("events may be iterated once")
         self._taken = True
-        if self._first:
+        if self._first and not self._detachment.is_set:
             yield ExecOutput(stream=OutputStream.STDOUT, data=self._first)
             await self._acknowledge(len(self._first))
         while not self.ended and not self._detachment.is_set:
