@@ -194,14 +194,25 @@ def doctor(
 @traces.command("check")
 def check_traces(
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Of the newest so many runs.")] = 20,
+    as_json: AsJson = False,
 ) -> None:
-    """Ask Langfuse for the traces of the last runs that are over."""
+    """Ask Langfuse for the traces of the last runs that are over, and whether they have the steps of the records."""
+    from app.cli.commands.probes import TryError
     from app.cli.commands.traces import check_traces as check
 
     settings = read_settings()
     if settings.langfuse.public_key is None:
         fail("there are no traces: LANGFUSE_PUBLIC_KEY and LANGFUSE_SECRET_KEY are not set")
-    exit_with(0 if run_async(check(settings, limit=limit, write=print)) else 1)
+
+    try:
+        found = run_async(check(settings, limit=limit))
+    except TryError as exc:
+        fail(str(exc))
+    if as_json:
+        print(json.dumps([one.row for one in found], indent=2))
+    else:
+        print("\n".join(one.line for one in found) or "no run is over yet")
+    exit_with(0 if all(one.is_ok for one in found) else 1)
 
 
 @egress.command("check")

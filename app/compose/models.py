@@ -184,6 +184,18 @@ def usable_agents(settings: Settings) -> Mapping[str, CatalogAgent]:
     }
 
 
+def models_at(settings: Settings, protocol: ModelProtocol) -> Collection[str]:
+    """Returns the ids of the models of the agents that can be used, as who serves that protocol calls them; none where nobody does."""
+    source = model_source(settings, protocol)
+    agents = usable_agents(settings) if source else {}
+    return {
+        name_at(source, protocol, agent.model_id(model))
+        for name, agent in agents.items()
+        if source and agent_spec(name).protocol is protocol
+        for model in (agent.model, *agent.models)
+    }
+
+
 def describe_agent(name: str) -> str:
     """Returns the agent, and what of it is installed: `codex, @openai/codex 0.169.0`."""
     anywhere = AgentPaths(work="/", home="/", run="/", environment="/")

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import datetime
+from enum import StrEnum
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
@@ -46,6 +47,13 @@ _log = get_logger(__name__)
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
+class Verdict(StrEnum):
+    """What became of what somebody wanted to do, as the audit's filter says it."""
+
+    ALLOWED = "allowed"
+    REFUSED = "refused"
+
+
 class _BadQueryError(ValueError):
     """Something behind the question mark is none of what may stand there."""
 
@@ -82,7 +90,8 @@ class _Pages:
     async def page(self, request: Request) -> Response:
         if not self._is_known(request):
             return page_response(STATIC / "login.html", HTTPStatus.UNAUTHORIZED)
-        return page_response(STATIC / "ops.html")
+        is_one = request.path_params.get("rest", "") in VIEWS or "run_id" in request.path_params
+        return page_response(STATIC / "ops.html", HTTPStatus.OK if is_one else HTTPStatus.NOT_FOUND)
 
     async def log_in(self, request: Request) -> Response:
         body = await read_body(request)
@@ -147,8 +156,14 @@ class _Pages:
 
     async def audit(self, request: Request) -> Response:
         said = request.query_params
-        act, user = _one_of(Act, said.get("act", "")), said.get("user", "")
-        return JSONResponse(await self._desk.audit(AuditQuery(act=act, user=user)))
+        verdict = _one_of(Verdict, said.get("verdict", ""))
+        query = AuditQuery(
+            act=_one_of(Act, said.get("act", "")),
+            user=said.get("user", ""),
+            channel=said.get("channel", ""),
+            is_allowed=None if verdict is None else verdict is Verdict.ALLOWED,
+        )
+        return JSONResponse(await self._desk.audit(query))
 
     async def events(self, request: Request) -> Response:
         if not self._is_known(request):
@@ -193,13 +208,14 @@ def create_pages(desk: Desk, door: Door, *, token: str) -> Sequence[Route]:
         "audit": pages.audit,
     }
     return [
-        *(Route(f"/ops/{view}".rstrip("/"), pages.page) for view in VIEWS),
+        Route("/ops", pages.page),
         Route("/ops/runs/{run_id}", pages.page),
         Route("/ops/login", pages.log_in, methods=["POST"]),
         Route("/ops/logout", pages.log_out, methods=["POST"]),
         Route("/ops/static/{name}", asset),
         Route("/ops/events", pages.events),
         *(Route(f"/ops/api/{name}", pages.guarded(answer)) for name, answer in data.items()),
+        Route("/ops/{rest:path}", pages.page),
     ]
 
 

@@ -44,6 +44,7 @@ from app.runs.ports import RunTrace, StepKind, TraceStep
 from app.runs.request import RunId
 from app.tracing.asked import ASK_AGAIN_S, SystemPrompt, TracePages
 from app.tracing.observations import (
+    MODEL_CALL,
     Attributes,
     SpanSanitizer,
     failure_attributes,
@@ -304,7 +305,7 @@ class LangfuseStep:
             attributes = generation_attributes(
                 call, context.sanitizer, prompt_version=context.prompt_version()
             )
-            self._tell("model-call", attributes, call.started_at, call.ended_at)
+            self._tell(MODEL_CALL, attributes, call.started_at, call.ended_at)
 
     def _tell(
         self, name: str, attributes: Attributes, started_at: datetime, ended_at: datetime

@@ -53,6 +53,13 @@ BROKEN: Final = (
         fix="let the proxy lead /slack/events",
     ),
     BrokenInstall(
+        name="a socket, and a public address that nobody serves",
+        part="address",
+        changes={"SLACK_APP_TOKEN": FakeSlackConfig().app_token, "ORION_PUBLIC_URL": NOWHERE},
+        says=f"{NOWHERE}/healthz: ConnectError",
+        fix="let the proxy lead all of ORION_PUBLIC_URL here",
+    ),
+    BrokenInstall(
         name="no Docker engine",
         part="sandbox",
         changes={"ORION_SANDBOX": "docker", "DOCKER_HOST": "unix:///nowhere.sock"},
@@ -72,6 +79,13 @@ BROKEN: Final = (
         changes={"ANTHROPIC_BASE_URL": NOWHERE},
         says="/v1/models: ConnectError",
         fix="check the key",
+    ),
+    BrokenInstall(
+        name="a model that its vendor has not",
+        part="model",
+        changes={"ORION_MODEL_CODEX": "nosuch-9"},
+        says="takes the key, and has no model 'nosuch-9'",
+        fix="check the key and the address of each, and what ORION_MODEL",
     ),
     BrokenInstall(
         name="a wrong configuration token",

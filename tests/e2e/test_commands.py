@@ -163,6 +163,10 @@ async def test_langfuse_is_asked_for_the_last_traces(shared: Stage) -> None:
             if code == 0:
                 break
     assert said.startswith(f"ok   {run.id}  {run.trace_id}  ")
+    code, said = await shared.cli("traces", "check", "--limit", "1", "--json")
+    (row,) = json.loads(said)
+    assert (code, row["ok"], row["run_id"], row["missing_steps"]) == (0, True, run.id, 0)
+    assert row["observations"] > 1
     code, said = await shared.cli("traces", "check", LANGFUSE_SAMPLE_RATE="0")
     assert code == 0
     assert f"-    {run.id}  left out by LANGFUSE_SAMPLE_RATE" in said

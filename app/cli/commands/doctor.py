@@ -17,6 +17,7 @@ from app.cli.commands.probes import (
     describe_machine,
     export_manifest,
     measure_disk,
+    try_address,
     try_app_token,
     try_langfuse,
     try_model,
@@ -30,7 +31,13 @@ from app.compose.factories import (
     pool_size,
     slack_options,
 )
-from app.compose.models import describe_agents, missing_for_agent, missing_for_serving, model_source
+from app.compose.models import (
+    describe_agents,
+    missing_for_agent,
+    missing_for_serving,
+    model_source,
+    models_at,
+)
 from app.compose.policy import run_policy
 from app.compose.providers import choose_provider, create_named, create_provider
 from app.runs.options import RunOptions
@@ -110,6 +117,7 @@ async def examine(settings: Settings) -> AsyncIterator[Finding]:
         ("pool", _pool),
         ("slack", _slack),
         ("events", _events),
+        *((("address", _address),) if settings.service.public_url else ()),
         *((("manifest", _manifest),) if settings.slack.config_token is not None else ()),
         ("clock", _clock),
         ("model", _model),
@@ -378,6 +386,16 @@ async def _events(settings: Settings) -> str:
         raise _ProblemError(str(exc), fix) from exc
 
 
+async def _address(settings: Settings) -> str:
+    """Tries the way on which sandboxes in clouds reach their models, and people the operators' page."""
+    try:
+        return await try_address(settings)
+    except TryError as exc:
+        if await _readiness(settings) is None:
+            return f"! {exc}; no Orion runs on this machine yet"
+        raise _ProblemError(str(exc), "let the proxy lead all of ORION_PUBLIC_URL here") from exc
+
+
 async def _manifest(settings: Settings) -> str:
     """Compares what the app has with what `orion manifest` says."""
     public_url, is_socket = settings.service.public_url, settings.slack.app_token is not None
@@ -416,12 +434,17 @@ async def _model(settings: Settings) -> str:
     for protocol in ModelProtocol:
         source = model_source(settings, protocol)
         try:
-            said = await try_model(protocol, source) if source else _without_key(settings)
+            said = (
+                await try_model(protocol, source, models=models_at(settings, protocol))
+                if source
+                else _without_key(settings)
+            )
             told.append(f"{protocol.value}: {said}")
         except TryError as exc:
             refused.append(f"{protocol.value}: {exc}")
     if refused:
-        raise _ProblemError("; ".join((*refused, *told)), "check the key and the address of each")
+        fix = "check the key and the address of each, and what ORION_MODEL and the like name"
+        raise _ProblemError("; ".join((*refused, *told)), fix)
     return "; ".join(told)
 
 

@@ -12,12 +12,13 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 import httpx
 from pydantic import SecretStr
@@ -30,13 +31,21 @@ from app.settings.settings import Settings
 HTTP_TIMEOUT_S: Final = 5.0
 READ_BACK_TIMES, READ_AGAIN_S = 12, 0.5
 """Langfuse shows what it has taken after a while."""
+MAX_PAGES: Final = 5
+"""Of a trace, each of 1,000 observations."""
 SYNCS: Final = 9
 _MODELS: Final[Mapping[ModelProtocol, str]] = {
-    ModelProtocol.ANTHROPIC: "/v1/models?limit=1",
+    ModelProtocol.ANTHROPIC: "/v1/models",
     ModelProtocol.OPENAI: "/v1/models",
-    ModelProtocol.GEMINI: "/v1beta/models?pageSize=1",
+    ModelProtocol.GEMINI: "/v1beta/models",
 }
-"""Lists models, which costs nothing. Source: the vendors' API references, "List models", read 2026-11."""
+"""Lists models, and with an id behind it shows one, which costs nothing. Source: the vendors' API references, "List models" and "Get a model", read 2026-11."""
+_ALL: Final[Mapping[ModelProtocol, str]] = {
+    ModelProtocol.ANTHROPIC: "?limit=1000",
+    ModelProtocol.OPENAI: "",
+    ModelProtocol.GEMINI: "?pageSize=1000",
+}
+"""As many as a vendor lists at once."""
 
 
 class TryError(Exception):
@@ -75,23 +84,43 @@ def describe_machine() -> str:
     )
 
 
-async def try_model(protocol: ModelProtocol, source: ModelSource) -> str:
-    """Lists a vendor's models with the key. Raises: TryError: it is not taken, or nobody answers."""
+async def try_model(
+    protocol: ModelProtocol, source: ModelSource, *, models: Collection[str]
+) -> str:
+    """Lists a vendor's models with the key, and asks for each of `models`, by their ids, that is not among them: it may be an alias.
+
+    Raises:
+        TryError: the key is not taken, nobody answers, or one of them is not there.
+    """
     if source.is_gateway:
         return f"{source.base_url}: not tried, it lists models for anybody"
     url = source.base_url.rstrip("/") + _MODELS[protocol]
     headers = dict(key_headers(protocol, source))
     if protocol is ModelProtocol.ANTHROPIC:
         headers["anthropic-version"] = "2023-06-01"
-    answer = await _ask("GET", url, headers=headers)
+    answer = await _ask("GET", url + _ALL[protocol], headers=headers)
     refusals = {httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN}
     if protocol is ModelProtocol.GEMINI:  # Source: Gemini API, "API_KEY_INVALID", read 2026-11.
         refusals.add(httpx.codes.BAD_REQUEST)
     if answer.status_code in refusals:
         raise TryError(f"{source.base_url} does not take the key (HTTP {answer.status_code})")
-    if answer.is_success:
-        return f"{source.base_url}: the key is taken"
-    return f"{source.base_url}: answers, and does not list models (HTTP {answer.status_code})"
+    if not answer.is_success:
+        return f"{source.base_url}: answers, and does not list models (HTTP {answer.status_code})"
+    listed = _ids_of(answer)
+    for model in sorted(set(models) - listed) if listed else ():
+        asked = await _ask("GET", f"{url}/{quote(model, safe='')}", headers=headers)
+        if asked.status_code == httpx.codes.NOT_FOUND:
+            raise TryError(f"{source.base_url} takes the key, and has no model {model!r}")
+    return f"{source.base_url}: the key is taken"
+
+
+def _ids_of(answer: httpx.Response) -> set[str]:
+    """Returns what a list of models names: `data` with ids, or Google's `models` with names behind `models/`."""
+    told = _json_of(answer)
+    rows = [
+        row for name in ("data", "models") for row in told.get(name) or () if isinstance(row, dict)
+    ]
+    return {str(row.get("id") or row.get("name")).removeprefix("models/") for row in rows}
 
 
 async def try_app_token(settings: Settings) -> str:
@@ -151,6 +180,15 @@ async def try_public_url(settings: Settings) -> str:
     return f"{url} takes what Slack signs"
 
 
+async def try_address(settings: Settings) -> str:
+    """Asks the public address whether Orion is there, as what runs in a cloud's sandbox will. Raises: TryError."""
+    url = f"{(settings.service.public_url or '').rstrip('/')}/healthz"
+    answer = await _ask("GET", url)
+    if not answer.is_success or answer.text != "ok":
+        raise TryError(f"{url} answers with HTTP {answer.status_code}, and not as Orion does")
+    return f"{url} is Orion's"
+
+
 async def clock_skew_s(settings: Settings) -> float:
     """Returns by how many seconds this machine's clock is ahead of Slack's, which tells its own to the second. Raises: TryError."""
     answer = await _ask("POST", f"{settings.slack.api_url}api.test")
@@ -181,24 +219,32 @@ async def try_langfuse(settings: Settings) -> str:
     if not answer.is_success:
         raise TryError(f"{base} does not take a trace (HTTP {answer.status_code})")
     for _ in range(READ_BACK_TIMES):
-        if await count_observations(settings, trace_id.hex()):
+        if await list_observations(settings, trace_id.hex()):
             took_s = time.perf_counter() - began_s
             return f"{base}: a trace was sent, and read back after {took_s:.1f} s"
         await asyncio.sleep(READ_AGAIN_S)
     return f"! {base} takes a trace, and has not shown it within some seconds"
 
 
-async def count_observations(settings: Settings, trace_id: str) -> int:
-    """Returns how many observations Langfuse shows of a trace, 50 at the most. Raises: TryError."""
+async def list_observations(settings: Settings, trace_id: str) -> Sequence[str]:
+    """Returns the names of the observations that Langfuse shows of a trace, 5,000 at the most. Raises: TryError."""
     base, secret = settings.langfuse.base_url.rstrip("/"), settings.langfuse.secret_key
     auth = (settings.langfuse.public_key or "", secret.get_secret_value() if secret else "")
-    query = {"traceId": trace_id, "fields": "core", "limit": "50"}
-    # Source: Langfuse API reference, "Get observations (v2)", read 2026-11.
-    answer = await _ask("GET", f"{base}/api/public/v2/observations", auth=auth, params=query)
-    if not answer.is_success:
-        raise TryError(f"{base} does not show traces (HTTP {answer.status_code})")
-    found = _json_of(answer).get("data")
-    return len(found) if isinstance(found, list) else 0
+    query = {"traceId": trace_id, "fields": "core,basic", "limit": "1000"}
+    names: list[str] = []
+    for _ in range(MAX_PAGES):
+        # Source: Langfuse API reference, "Get observations (v2)", read 2026-11.
+        answer = await _ask("GET", f"{base}/api/public/v2/observations", auth=auth, params=query)
+        if not answer.is_success:
+            raise TryError(f"{base} does not show traces (HTTP {answer.status_code})")
+        said = _json_of(answer)
+        found, meta = said.get("data"), said.get("meta")
+        names += [str(one.get("name")) for one in found] if isinstance(found, list) else []
+        cursor = meta.get("cursor") if isinstance(meta, dict) else None
+        if not cursor:
+            break
+        query["cursor"] = str(cursor)
+    return names
 
 
 def _export_of(trace_id: bytes, public_key: str) -> bytes:

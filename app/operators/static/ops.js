@@ -11,7 +11,7 @@ const state = { data: null };
 
 const VIEWS = [["now", "Now", "/ops"], ["runs", "Runs", "/ops/runs"], ["money", "Money", "/ops/money"], ["errors", "Errors", "/ops/errors"], ["processes", "Processes", "/ops/processes"], ["audit", "Audit", "/ops/audit"]];
 const path = location.pathname.replace(/\/$/, "").split("/").slice(2);
-const view = path[0] === "runs" && path[1] ? "run" : path[0] || "now";
+const view = path.length === 2 && path[0] === "runs" ? "run" : path.join("/") || "now";
 const asked = new URLSearchParams(location.search);
 
 // ---- parts ----
@@ -123,8 +123,8 @@ const DRAW = {
 
   audit(data) {
     return [el("h1", {}, "Who was allowed or refused what"),
-      el("div", { class: "filters" }, filter("act", "Act", any(["ask", "settings", "memory", "own-keys", "link", "stop", "approve"])), write("user", "Person")),
-      table(data.entries, [["When", (one) => time(one.at), "when"], ["Who", (one) => one.user, "name"], ["Act", (one) => one.act, "name"], ["What", (one) => one.target], ["", (one) => el("span", { class: `badge ${one.is_allowed ? "good" : "error"}` }, one.is_allowed ? "allowed" : "refused"), "name"], ["By", (one) => one.reason], ["Run", (one) => (one.run_id ? link({ id: one.run_id }, one.run_id.slice(0, 12)) : ""), "name"]], "Nothing is kept.")];
+      el("div", { class: "filters" }, filter("act", "Act", any(["ask", "settings", "memory", "own-keys", "link", "stop", "approve"])), filter("verdict", "Verdict", any(["allowed", "refused"])), write("user", "Person"), write("channel", "Channel")),
+      table(data.entries, [["When", (one) => time(one.at), "when"], ["Who", (one) => one.user, "name"], ["Channel", (one) => one.channel, "name"], ["Act", (one) => one.act, "name"], ["What", (one) => one.target], ["", (one) => el("span", { class: `badge ${one.is_allowed ? "good" : "error"}` }, one.is_allowed ? "allowed" : "refused"), "name"], ["By", (one) => one.reason], ["Run", (one) => (one.run_id ? link({ id: one.run_id }, one.run_id.slice(0, 12)) : ""), "name"]], "Nothing is kept.")];
   },
 };
 
@@ -204,5 +204,7 @@ document.addEventListener("keydown", (event) => {
   if (fall.press(event.key)) event.preventDefault();
 });
 document.title = `${document.querySelector("#views [aria-current]")?.textContent ?? "Orion"} \u00b7 Orion`;
-load();
-listen();
+if (path.length === 2 ? view === "run" : VIEWS.some(([name]) => name === view)) {
+  load();
+  listen();
+} else $view.replaceChildren(el("h1", {}, "There is no such page"), el("p", {}, "The views are above."));

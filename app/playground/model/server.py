@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import secrets
 import time
 from collections import Counter, deque
@@ -31,12 +32,13 @@ from app.playground.model.question import REVOKED, Question, RequestError
 __all__ = ["ModelPace", "create_model_app"]
 
 _LOGGED_REQUESTS = 100
+_KNOWN = re.compile(r"(claude|gemini|gpt|o\d|codex|chatgpt)[\w.:-]*")
 
 
 def create_model_app(*, pace: ModelPace | None = None, sleep: Sleep = asyncio.sleep) -> FastAPI:
     """The model's API as Anthropic, OpenAI and Google serve it, and `GET /requests`: the last 100 requests, with time and headers.
 
-    `GET /v1/models` and `/v1beta/models`, `POST /v1/messages`, `/v1/responses`, `/v1/chat/completions`, and `/v1beta/models/{model}:` with `generateContent`,
+    `GET /v1/models` and `/v1beta/models`, also of one by its id, `POST /v1/messages`, `/v1/responses`, `/v1/chat/completions`, and `/v1beta/models/{model}:` with `generateContent`,
     `streamGenerateContent` and `countTokens`.
     """
     app = FastAPI(title="Orion offline model", docs_url=None, redoc_url=None, openapi_url=None)
@@ -47,7 +49,16 @@ def create_model_app(*, pace: ModelPace | None = None, sleep: Sleep = asyncio.sl
     async def list_models(request: Request) -> Response:
         if any(REVOKED in value for value in request.headers.values()):
             return JSONResponse({"error": {"message": "revoked"}}, status_code=401)
-        return JSONResponse({"data": [], "models": []})
+        return JSONResponse(
+            {"data": [{"id": "claude-sonnet-4-5"}], "models": [{"name": "models/gemini-2.5-pro"}]}
+        )
+
+    @app.get("/v1/models/{name}")
+    @app.get("/v1beta/models/{name}")
+    async def show_model(name: str) -> Response:
+        if _KNOWN.fullmatch(name):
+            return JSONResponse({"id": name, "name": f"models/{name}"})
+        return JSONResponse({"error": {"message": f"no model {name}"}}, status_code=404)
 
     @app.post("/v1/messages")
     async def create_message(request: Request) -> Response:

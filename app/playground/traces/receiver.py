@@ -260,7 +260,11 @@ def _add_ingestion(
         _authorize(request, credentials)
         tree = store.tree(request.query_params.get("traceId", ""))
         found = [] if tree is None else tree["observations"]
-        return {"data": [{"id": one["id"], "name": one["name"]} for one in found]}
+        asked = request.query_params
+        limit, start = min(int(asked.get("limit", 50)), 1000), int(asked.get("cursor", 0))
+        page = [{"id": one["id"], "name": one["name"]} for one in found[start : start + limit]]
+        is_last = start + limit >= len(found)
+        return {"data": page, "meta": {} if is_last else {"cursor": str(start + limit)}}
 
     @router.get("/api/public/projects")
     async def projects(request: Request) -> dict[str, Any]:

@@ -122,6 +122,34 @@ async def test_of_all_threads_those_are_shown_whose_sandbox_is_kept(office: Offi
     assert [one["name"] for one in said["kept"]] == ["brave-otter-2"]
 
 
+async def test_an_address_of_no_view_is_told_so_to_operators(office: Office) -> None:
+    """Everybody else is shown the door, as anywhere."""
+    assert (await office.http.get("/ops/nowhere")).status_code == 401
+    await office.log_in()
+    for path in ("nowhere", "runs/a/b", "api/nowhere", "static"):
+        answer = await office.http.get(f"/ops/{path}")
+        assert (answer.status_code, answer.text[:15]) == (404, "<!doctype html>")
+
+
+async def test_the_audit_is_found_by_who_where_and_what_became_of_it(office: Office) -> None:
+    """Each filter by itself, and together."""
+    await office.log_in()
+    for number, (user, channel, is_allowed) in enumerate(
+        (("U1", "C1", True), ("U1", "C2", False), ("U2", "C1", False))
+    ):
+        entry = make_entry(id=f"{number}", user=user, channel=channel, is_allowed=is_allowed)
+        await office.store.audit.add(entry)
+
+    async def found(**query: str) -> list[tuple[str, str]]:
+        rows = (await office.http.get("/ops/api/audit", params=query)).json()["entries"]
+        return sorted((row["user"], row["channel"]) for row in rows)
+
+    assert len(await found()) == 3
+    assert await found(channel="C1") == [("U1", "C1"), ("U2", "C1")]
+    assert await found(verdict="refused") == [("U1", "C2"), ("U2", "C1")]
+    assert await found(verdict="allowed", user="U1") == [("U1", "C1")]
+
+
 async def test_runs_are_found_by_what_they_are(office: Office) -> None:
     """The newest first, and older ones behind a moment."""
     await office.log_in()
@@ -157,6 +185,7 @@ async def test_runs_are_found_by_what_they_are(office: Office) -> None:
         ("errors?days=91", "is not 1 to 90"),
         ("errors?days=\u0661", "is not 1 to 90"),
         ("audit?act=fly", "'fly' is none of: "),
+        ("audit?verdict=maybe", "'maybe' is none of: allowed, refused"),
     ],
 )
 async def test_a_query_that_is_none_is_told(office: Office, path: str, said: str) -> None:
