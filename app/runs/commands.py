@@ -218,10 +218,11 @@ def effective_settings(
     of_channel = (budgets.channel_day, "ORION_BUDGET_CHANNEL_DAY_USD")
     if channel in budgets.channels:
         of_channel = (budgets.channels[channel], f"orion.toml, channels.{channel}")
-    days = {
-        "your budget": of_user,
-        "this channel's budget": of_channel,
-        "Orion's budget": (budgets.day, "ORION_BUDGET_DAY_USD"),
+    money = {
+        "budget of this run": (budgets.run, "ORION_BUDGET_RUN_USD"),
+        "your budget a day": of_user,
+        "this channel's budget a day": of_channel,
+        "Orion's budget a day": (budgets.day, "ORION_BUDGET_DAY_USD"),
     }
     hosts = [
         EffectiveSetting(name="host", value=str(host), source=source)
@@ -235,9 +236,10 @@ def effective_settings(
             name="time", value=f"{policy.run_timeout_s:g} s", source="ORION_RUN_TIMEOUT_S"
         ),
         *(
-            EffectiveSetting(name=f"{of_whom} a day", value=render_money(limit), source=source)
-            for of_whom, (limit, source) in days.items()
-            if limit is not None
+            EffectiveSetting(
+                name=name, value="" if limit is None else render_money(limit), source=source
+            )
+            for name, (limit, source) in money.items()
         ),
         *(hosts or (EffectiveSetting(name="hosts", value="", source="ORION_EGRESS_HOSTS"),)),
         *describe_permissions(request, policy.permissions),

@@ -61,8 +61,10 @@ def test_each_has_its_source() -> None:
         "repo: acme/api (message)",
         "branch:  (default)",
         "time: 90 s (ORION_RUN_TIMEOUT_S)",
+        "budget of this run:  (ORION_BUDGET_RUN_USD)",
         "your budget a day: $3 (permissions[0])",
         "this channel's budget a day: $5 (ORION_BUDGET_CHANNEL_DAY_USD)",
+        "Orion's budget a day:  (ORION_BUDGET_DAY_USD)",
         "host: all.example (ORION_EGRESS_HOSTS)",
         "host: here.example (orion.toml, channels.C1)",
         "host: api.example:8443 (orion.toml, repositories.acme/api)",
@@ -84,8 +86,10 @@ def test_where_nothing_is_set() -> None:
     found = told(effective_settings(make_request(), Choice(), BUDGETS, RunPolicy()))
     assert found[5:] == [
         "time: 600 s (ORION_RUN_TIMEOUT_S)",
+        "budget of this run:  (ORION_BUDGET_RUN_USD)",
         "your budget a day: $2 (ORION_BUDGET_USER_DAY_USD)",
         "this channel's budget a day: $5 (ORION_BUDGET_CHANNEL_DAY_USD)",
+        "Orion's budget a day:  (ORION_BUDGET_DAY_USD)",
         "hosts:  (ORION_EGRESS_HOSTS)",
         "questions: no (orion.toml, questions)",
     ]
