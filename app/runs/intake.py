@@ -517,12 +517,13 @@ class Intake:
         await self._desk.press(press)
 
     async def show_log(self, run_id: RunId, *, user: str, is_external: bool = False) -> None:
-        """Shows a person how a run's log ends, or else what its record says went wrong.
+        """Shows a person how a run's log ends, or else what its record says went wrong; whoever may not use Orion is told so.
 
         Raises:
             TimeoutError: the database is sick.
         """
         if not self.may_stop(user, is_external=is_external):
+            await self._tell_stranger(run_id, user, is_external=is_external)
             return
         async with asyncio.timeout(WRITE_TIMEOUT_S):
             run = await self._ports.store.get(run_id)

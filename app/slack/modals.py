@@ -1,6 +1,7 @@
 """Modals: what all have in common, the one that asks what was wrong with an answer, and the one for an agent's question."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -19,6 +20,9 @@ OPEN_TIMEOUT_S: Final = 2.0
 
 Source: Slack, "Modals", `trigger_id`, read 2026-11.
 """
+TELL_TIMEOUT_S: Final = 0.5
+"""For telling that a modal did not open, before the acknowledgement too."""
+NOT_OPENED: Final = "Slack did not open the form in time. Please try it again."
 FEEDBACK_VIEW: Final = "orion_feedback_reason"
 MAX_REASON_CHARS: Final = 500
 _REASON: Final = "reason"
@@ -154,12 +158,22 @@ def _question_above(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 async def open_modal(
     api: SlackApi, body: Mapping[str, Any], view: Mapping[str, Any], *, timeout_s: float
 ) -> None:
-    """Opens a modal for the person of a click, in an attempt that takes so long at most; a failure is logged."""
+    """Opens a modal for the person of a click, in an attempt that takes so long at most; a failure is logged, and told to them alone where they clicked in a channel."""
     try:
         async with within(timeout_s):
             await api.once("views.open", {"trigger_id": text_of(body, "trigger_id"), "view": view})
     except SlackFault as exc:
         _log.warning("slack.update_failed", operation="modal", error=exc.word)
+        await _tell_not_opened(api, body)
+
+
+async def _tell_not_opened(api: SlackApi, body: Mapping[str, Any]) -> None:
+    channel, user = (text_of(object_of(body, name), "id") for name in ("channel", "user"))
+    if channel and user:
+        told = {"channel": channel, "user": user, "text": NOT_OPENED}
+        with suppress(SlackFault):
+            async with within(TELL_TIMEOUT_S):
+                await api.once("chat.postEphemeral", told)
 
 
 def plain(text: str) -> Mapping[str, str]:

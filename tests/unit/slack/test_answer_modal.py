@@ -9,7 +9,7 @@ from slack_bolt.async_app import AsyncApp
 from app.runs.testing import Press
 from app.slack.actions import CHOOSE_ACTIONS, WRITE_ACTION
 from app.slack.connection import SlackConnection
-from app.slack.modals import ANSWER_VIEW
+from app.slack.modals import ANSWER_VIEW, NOT_OPENED
 from tests.unit.slack.building import RecordingIntake, deliver_form, make_app
 from tests.unit.slack.conftest import Answer, SlackServer
 
@@ -118,9 +118,11 @@ async def test_people_of_other_companies_are_told_by_the_desk(
 async def test_what_cannot_be_shown_or_kept(
     app: AsyncApp, intake: RecordingIntake, slack_server: SlackServer, answer: type[Answer]
 ) -> None:
-    """A modal that Slack refuses is acknowledged; an answer that is not durable is not, and may be sent again."""
+    """A modal that Slack refuses is acknowledged, and told to whoever pressed, alone; an answer that is not durable is not, and may be sent again."""
     slack_server.fail("views.open", answer(error="expired_trigger_id"))
-    assert await press(app, WRITE_ACTION) == 200
+    assert await press(app, WRITE_ACTION, channel={"id": "C1"}) == 200
+    (told,) = slack_server.arguments("chat.postEphemeral")
+    assert (told["channel"], told["user"], told["text"]) == ("C1", PERSON["user"]["id"], NOT_OPENED)
     intake.error = TimeoutError("the database is sick")
     assert (await send(app, "words"))[0] == 500
 

@@ -273,7 +273,8 @@ async def test_stops_reach_those_that_are_meant() -> None:
         run.thread, user="U8", ts=ts, is_muted=True, has_mention=True, is_external=True
     )
     await intake.show_log(run.id, user="U8", is_external=True)
-    assert replies.ephemerals == []
+    told = [(user, text) for _, user, text in replies.ephemerals]
+    assert told == [("U8", "People of other organisations cannot use Orion here.")]
     stranger = intake_of(replace(POLICY, allowed_users=frozenset({"U7"})))
     assert await stranger.stop_own("T1", "C1", user="U1") == []
     assert not await stranger.stop_shown("T1", "C1", user="U1", reply_ts="9.000000")
