@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -52,8 +53,20 @@ def state_of(pilot: Pilot[None]) -> str:
     return str(pilot.app.query_one("#state", Static).content)
 
 
+def text_at(pilot: Pilot[None], selector: str) -> str:
+    """What stands there; empty as long as its screen is not drawn."""
+    found = pilot.app.screen.query(selector)
+    return str(found.first(Static).content) if found else ""
+
+
 def detail_of(pilot: Pilot[None]) -> str:
-    return str(pilot.app.screen.query_one("#detail", Static).content)
+    return text_at(pilot, "#detail")
+
+
+async def box_at(pilot: Pilot[None], selector: str) -> Input:
+    """A field of a screen that is about to be drawn."""
+    await until(lambda: bool(pilot.app.screen.query(selector)))
+    return pilot.app.screen.query_one(selector, Input)
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (20, 10), (10, 3)])
@@ -80,7 +93,7 @@ async def test_runs_are_filtered_by_words(deployment: tuple[Office, SqlRunStore,
         await pilot.press("f")
         pilot.app.query_one("#filter", Input).value = "mood=good"
         await pilot.press("enter")
-        await pilot.pause()
+        await until(lambda: "mood" in told(pilot))
         assert rows_of(pilot) == 1
         pilot.app.query_one("#filter", Input).value = ""
         await pilot.press("enter")
@@ -147,8 +160,7 @@ async def test_brackets_are_no_markup(deployment: tuple[Office, SqlRunStore, Run
         table = pilot.app.query_one("#runs", DataTable)
         assert text in [str(cell) for key in table.rows for cell in table.get_row(key)]
         await pilot.press("f", *"[/b]", "enter")
-        await pilot.pause()
-        assert pilot.app._notifications
+        await until(lambda: bool(pilot.app._notifications))
 
 
 async def test_of_the_same_lines_only_what_has_changed_is_touched(
@@ -204,27 +216,28 @@ async def test_where_a_question_runs_is_chosen_by_a_key_or_a_word(
     async with Board(office).run_test(size=(100, 40)) as pilot:
         await until(lambda: rows_of(pilot) == 5)
         await pilot.press("n")
-        place = pilot.app.screen.query_one("#place", Static)
-        assert str(place.content).startswith("in local ")
-        seen = set()
-        for _ in office.places():
+
+        def is_in(name: str) -> bool:
+            return text_at(pilot, "#place").startswith(f"in {name} ")
+
+        await until(lambda: is_in("local"))
+        for name in ("deno", "docker", "vercel", "local"):
             await pilot.press("ctrl+p")
-            seen.add(str(place.content).split()[1])
-        assert seen == {"local", "docker", "vercel", "deno"}
+            await until(partial(is_in, name))
         await pilot.press(*"/cloud", "enter")
-        assert "in vercel " in str(place.content)
-        assert "no credentials: orion setup vercel" in str(place.content)
+        await until(lambda: "in vercel " in text_at(pilot, "#place"))
+        assert "no credentials: orion setup vercel" in text_at(pilot, "#place")
         await pilot.press(*"/docker", "enter")
-        assert "in docker " in str(place.content)
+        await until(lambda: "in docker " in text_at(pilot, "#place"))
         await pilot.press(*"/provider deno", "enter")
-        assert "in deno " in str(place.content)
+        await until(lambda: "in deno " in text_at(pilot, "#place"))
         await pilot.press(*"/moon", "enter")
-        assert "in deno " in str(place.content)
-        assert "there are: local, deno, docker, vercel" in told(pilot)
+        await until(lambda: "there are: local, deno, docker, vercel" in told(pilot))
+        assert "in deno " in text_at(pilot, "#place")
 
 
 def log_of(pilot: Pilot[None]) -> str:
-    return "\n".join(line.text for line in pilot.app.screen.query_one(RichLog).lines)
+    return "\n".join(line.text for log in pilot.app.screen.query(RichLog) for line in log.lines)
 
 
 async def test_a_question_may_stand_behind_its_place(
@@ -235,7 +248,7 @@ async def test_a_question_may_stand_behind_its_place(
     async with Board(office).run_test(size=(100, 40)) as pilot:
         await until(lambda: rows_of(pilot) == 5)
         await pilot.press("n")
-        pilot.app.screen.query_one("#question", Input).value = "/local what time is it"
+        (await box_at(pilot, "#question")).value = "/local what time is it"
         await pilot.press("enter")
         await until(lambda: "> what time is it" in log_of(pilot))
 
@@ -248,13 +261,13 @@ async def test_a_filter_is_left_by_escape(deployment: tuple[Office, SqlRunStore,
         await pilot.press("f", *"state=failed", "enter")
         await until(lambda: "[state=failed]" in state_of(pilot))
         await pilot.press("f", *"x", "enter", "escape")
-        assert pilot.app.query_one("#filter", Input).value == "state=failed"
+        await until(lambda: pilot.app.query_one("#filter", Input).value == "state=failed")
         assert "[state=failed]" in state_of(pilot)
-        assert pilot.app.query_one("#runs", DataTable).has_focus
+        await until(lambda: pilot.app.query_one("#runs", DataTable).has_focus)
         await pilot.press("f", *("backspace",) * 12, "enter")
         await until(lambda: rows_of(pilot) == 5)
         await pilot.press("f", "escape")
-        assert pilot.app.query_one("#filter", Input).has_class("hidden")
+        await until(lambda: pilot.app.query_one("#filter", Input).has_class("hidden"))
 
 
 async def test_a_log_is_followed_while_its_run_goes(
@@ -367,7 +380,8 @@ async def test_a_sandbox_is_shown_whole(
         await pilot.press("escape", "tab")
         await until(lambda: sandboxes.row_count == 1)
         await pilot.press("enter")
-        facts = str(pilot.app.screen.query_one("#facts", Static).content)
+        await until(lambda: "reach" in text_at(pilot, "#facts"))
+        facts = text_at(pilot, "#facts")
         assert re.search(r"^snapshot +snap-1$", facts, re.MULTILINE)
         assert re.search(r"^reach +orion sandboxes shell brave-otter$", facts, re.MULTILINE)
         await pilot.press("escape")
