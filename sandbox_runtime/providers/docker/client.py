@@ -210,6 +210,14 @@ class ContainerState:
     labels: Mapping[str, str]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerFiles:
+    image: str
+    """The id of what it was made from."""
+    volumes: Mapping[str, str]
+    """Names, by where they are mounted."""
+
+
 class Engine:
     """One connection pool to one engine. Open it with `open_engine`."""
 
@@ -304,6 +312,23 @@ class Engine:
             running=bool(found["State"]["Running"]),
             labels=found["Config"]["Labels"] or {},
         )
+
+    async def files(self, container_id: str) -> ContainerFiles:
+        async with map_errors("cannot inspect a container", missing=_GONE):
+            found = await self._container(container_id).show()
+        volumes = {
+            str(mount["Destination"]): str(mount["Name"])
+            for mount in found["Mounts"]
+            if mount["Type"] == "volume"
+        }
+        return ContainerFiles(image=str(found["Image"]), volumes=volumes)
+
+    async def run(self, container_id: str) -> int:
+        """Starts a container and waits until it ends, without a bound: the caller has one. Returns its exit code."""
+        await self.start(container_id)
+        with map_errors.unbounded("cannot wait for a container", missing=_GONE):
+            ended = await self._container(container_id).wait()
+        return int(ended["StatusCode"])
 
     async def list(self, labels: Sequence[str]) -> list[ContainerState]:
         """Lists containers with all the labels, `key` or `key=value`."""

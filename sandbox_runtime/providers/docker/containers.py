@@ -33,6 +33,10 @@ _CPU_SHARES = 102
 
 PYTHON = ("python3", "-I", "-S", "-c")
 _INIT_SOURCE = script_source("sandbox_runtime.providers.docker.inside.init")
+_MIRROR_SOURCE = script_source("sandbox_runtime.providers.docker.inside.mirror")
+_MIRROR_PROCESSES = 8
+_MIRROR_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID")
+"""To read all files of a sandbox, and to make them as they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +136,43 @@ def _host_config(
         "AutoRemove": True,
         "LogConfig": {"Type": "none"},  # PID 1 says nothing
         **({"Runtime": hosting.runtime} if hosting.runtime else {}),
+    }
+
+
+def mirror_config(
+    image: str, mounts: Mapping[str, str], *, labels: Mapping[str, str], memory_bytes: int
+) -> dict[str, object]:
+    """Returns the body of a request to create a container that makes the workspace in its own files what the volumes hold, and ends.
+
+    `mounts`: the names of a sandbox's volumes, by where they are there.
+    """
+    seen = {path: f"{_TMP}{path}" for path in SAVED}
+    arguments = [part for path in SAVED for part in (seen[path], path)]
+    return {
+        "Image": image,
+        "User": "0:0",
+        "Entrypoint": [*PYTHON, _MIRROR_SOURCE, *arguments],
+        "Cmd": [],
+        "WorkingDir": "/",
+        "Healthcheck": {"Test": ["NONE"]},
+        "Labels": dict(labels),
+        "HostConfig": {
+            "CapDrop": ["ALL"],
+            "CapAdd": list(_MIRROR_CAPABILITIES),
+            "SecurityOpt": ["no-new-privileges:true"],
+            "NetworkMode": "none",
+            "PidsLimit": _MIRROR_PROCESSES,
+            "Memory": memory_bytes,
+            "MemorySwap": memory_bytes,
+            "CpuShares": _CPU_SHARES,
+            "LogConfig": {"Type": "none"},
+            # So that where the volumes are mounted leaves nothing in the image.
+            "Tmpfs": {_TMP: "rw,noexec,nosuid,nodev,size=65536"},
+            "Mounts": [
+                {"Type": "volume", "Source": mounts[path], "Target": seen[path], "ReadOnly": True}
+                for path in SAVED
+            ],
+        },
     }
 
 

@@ -22,6 +22,8 @@ _LABELS = "orion.labels"
 _BASE = "orion.base"
 _ENVIRONMENT = "orion.environment"
 _WRITABLE = "orion.environment-writable"
+_CHANGES = "orion.changes"
+_SAVED_FROM = "orion.saved-from"
 _BROKER = "orion.broker"
 _LIMITS = "orion.limits"
 
@@ -107,6 +109,10 @@ class SnapshotLabels:
     """Id of the image that holds the environment; empty = this one."""
     is_session: bool
     """Saved from a working sandbox, not from one in which an environment was made."""
+    changes: int = 0
+    """How many layers hold its workspace beside the first one, each only what had changed."""
+    saved_from: str = ""
+    """Id of the sandbox."""
 
     def encode(self, name: str) -> dict[str, str]:
         return {
@@ -118,6 +124,8 @@ class SnapshotLabels:
             _BASE: self.base,
             _ENVIRONMENT: self.environment,
             _WRITABLE: "" if self.is_session else "true",
+            _CHANGES: str(self.changes),
+            _SAVED_FROM: self.saved_from,
         }
 
     @classmethod
@@ -131,5 +139,7 @@ class SnapshotLabels:
                 base=found[_BASE],
                 environment=found[_ENVIRONMENT],
                 is_session=not found[_WRITABLE],
+                changes=int(found.get(_CHANGES) or 0),
+                saved_from=found.get(_SAVED_FROM, ""),
             )
         return None

@@ -1,17 +1,19 @@
 """Snapshots as images: an environment, and on top of it, as one more layer, a saved workspace.
 
 A workspace lies in the image where volumes are mounted later: the engine fills a new volume from there, so restoring is
-its own work, and the environment below is shared by all. A session's next snapshot starts from the environment again, not
-from the last one, so that layers do not pile up.
+its own work, and the environment below is shared by all. A small workspace is saved whole, on the environment. Of a large one
+only what has changed is, on what was saved last or what its sandbox began with; after `MAX_CHANGES` of such layers it is saved
+whole again, so that they do not pile up.
 
 Source: Docker documentation, "Volumes", populate a volume using a container, read 2026-11.
 """
 
+import logging
 import posixpath
 import re
 import secrets
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -20,8 +22,8 @@ from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.lifecycle import Owner
 from sandbox_runtime.managed_provider import remove_replaced
 from sandbox_runtime.providers.docker import labels as keys
-from sandbox_runtime.providers.docker.client import Engine
-from sandbox_runtime.providers.docker.containers import SAVED
+from sandbox_runtime.providers.docker.client import ContainerFiles, Engine
+from sandbox_runtime.providers.docker.containers import SAVED, mirror_config
 from sandbox_runtime.providers.docker.copies import Copies
 from sandbox_runtime.providers.docker.images import BaseImage, Images, ImageState
 from sandbox_runtime.providers.docker.labels import SandboxLabels, SnapshotLabels
@@ -29,9 +31,14 @@ from sandbox_runtime.providers.docker.processes import Host, run_script
 from sandbox_runtime.task_group import together
 from sandbox_runtime.types import SandboxSpec, SnapshotId, SnapshotRef
 
+_log = logging.getLogger(__name__)
+
 PROVIDER_NAME = "docker"
 _ID = re.compile(r"[0-9a-f]{16}")
 _ENVIRONMENT_SUFFIX = "-environment"
+LARGE_BYTES = 16 * 1024**2
+"""A smaller workspace is saved whole as quickly as what has changed in it."""
+MAX_CHANGES = 8
 
 # Prints something when there is anything to save.
 _IS_USED = f"""
@@ -129,25 +136,33 @@ class Snapshots:
             base=source.base,
             environment="" if source.environment_writable else source.environment,
             is_session=not source.environment_writable,
+            saved_from=source.id,
         )
         if source.environment_writable:
             await quiet()
             await self._save_prepared(host, snapshot)
         else:
-            await self._save_workspace(host, snapshot, quiet=quiet)
+            await self._save_session(host, snapshot, quiet=quiet)
         await self._replace(snapshot)
         return _ref(snapshot)
 
     async def move_workspace(self, image: str, container_id: str) -> None:
         """Fills a container that was not started yet with the workspace that an image holds."""
-        async with self._container_of(image) as source:
+        async with self._unstarted(image) as source:
             for path in SAVED:
                 await self._engine.copy(source, f"{path}/.", target=container_id, into=path)
 
-    @asynccontextmanager
-    async def _container_of(self, image: str, *, meanwhile: Quiet = _nothing) -> AsyncIterator[str]:
+    def _unstarted(
+        self, image: str, *, meanwhile: Quiet = _nothing
+    ) -> AbstractAsyncContextManager[str]:
         """Makes a container that is never started: only its files are of use."""
         config = {"Image": image, "Cmd": ["sh"], "Labels": keys.saving(self._name, self._owner)}
+        return self._container(config, meanwhile=meanwhile)
+
+    @asynccontextmanager
+    async def _container(
+        self, config: Mapping[str, object], *, meanwhile: Quiet
+    ) -> AsyncIterator[str]:
         name = f"orion-{self._name}-files-{secrets.token_hex(8)}"
         try:
             await together(self._engine.create(config, name=name), meanwhile())
@@ -171,6 +186,63 @@ class Snapshots:
             await self._images.remove(reference)
             raise
 
+    async def _save_session(self, host: Host, snapshot: SnapshotLabels, *, quiet: Quiet) -> None:
+        files = await self._engine.files(host.container_id)
+        earlier = await self._earlier(snapshot, files.image)
+        if earlier is None or not await self._save_changes(
+            host, replace(snapshot, changes=earlier[1].changes + 1), earlier[0], files, quiet=quiet
+        ):
+            await self._save_workspace(host, snapshot, quiet=quiet)
+
+    async def _earlier(
+        self, snapshot: SnapshotLabels, image: str
+    ) -> tuple[ImageState, SnapshotLabels] | None:
+        """Returns a large workspace on the same environment that most of a sandbox's is in: its last one, or what it began with as `image`. None = there is none."""
+        named = f"{keys.SNAPSHOT_NAME}={snapshot.name}"
+        found = await self._find_all(named) if snapshot.name is not None else ()
+        own = [one for one in found if one[1].saved_from == snapshot.saved_from]
+        own.sort(key=lambda one: one[1].created_at, reverse=True)
+        began, environment = (
+            await self._images.find(image),
+            await self._images.find(snapshot.environment),
+        )
+        if began is None or environment is None:
+            return None
+        least_bytes = environment.size_bytes + LARGE_BYTES
+        labels = SnapshotLabels.decode(began.labels)
+        for state, about in (*own, *([(began, labels)] if labels is not None else [])):
+            is_on_it = about.environment == snapshot.environment and about.changes < MAX_CHANGES
+            if is_on_it and state.size_bytes >= least_bytes:
+                return state, about
+        return None
+
+    async def _save_changes(
+        self,
+        host: Host,
+        snapshot: SnapshotLabels,
+        earlier: ImageState,
+        files: ContainerFiles,
+        *,
+        quiet: Quiet,
+    ) -> bool:
+        """Saves what differs from an earlier workspace as one more layer on it. False: that could not be told, and nothing was saved."""
+        config = mirror_config(
+            earlier.id,
+            files.volumes,
+            labels=keys.saving(self._name, self._owner),
+            memory_bytes=host.limits.memory_bytes,
+        )
+        async with self._container(config, meanwhile=quiet) as builder:
+            code = await self._engine.run(builder)
+            if code:
+                _log.warning(
+                    "workspace is saved whole",
+                    extra={"action": "sandbox.changes_unknown", "exit_code": code},
+                )
+                return False
+            await self._commit(builder, snapshot, environment=snapshot.environment)
+            return True
+
     async def _save_workspace(
         self,
         host: Host,
@@ -180,7 +252,7 @@ class Snapshots:
         environment: str | None = None,
     ) -> None:
         environment = environment or snapshot.environment
-        async with self._container_of(environment, meanwhile=quiet) as builder:
+        async with self._unstarted(environment, meanwhile=quiet) as builder:
             # Side by side: the engine starts a process of its own to read, and another to write.
             await together(
                 *(

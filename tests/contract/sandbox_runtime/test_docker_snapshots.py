@@ -1,11 +1,12 @@
 # short looks at the host, in tests
 """Images of the Docker provider: the base, environments, workspaces."""
 
+import asyncio
 import json
 import os
 import secrets
 import subprocess
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 
 import pytest
@@ -21,8 +22,10 @@ from sandbox_runtime.providers.docker import DockerSettings
 from sandbox_runtime.providers.docker.client import open_engine
 from sandbox_runtime.providers.docker.images import BaseImage, Images
 from sandbox_runtime.providers.docker.provider import DockerProvider
+from sandbox_runtime.providers.docker.snapshots import MAX_CHANGES
 from sandbox_runtime.task_group import open_task_group
 from tests.contract.sandbox_runtime.docker_engine import count, inspect, sh
+from tests.waiting import until
 
 pytestmark = pytest.mark.docker
 
@@ -125,6 +128,99 @@ async def _saved(provider: DockerProvider) -> SnapshotRef:
     async with open_sandbox(provider, SandboxSpec()) as sandbox:
         await sandbox.write_file("deps", b"one\n")
         return await sandbox.snapshot()
+
+
+_GROW = """
+import os
+os.makedirs("deps", exist_ok=True)
+for number in range(20):
+    with open(f"deps/{number}", "wb") as file:
+        file.write(os.urandom(1_000_000))
+    os.utime(f"deps/{number}", (1, 499162500))
+"""
+_CHANGE = """
+import os
+with open("deps/1", "r+b") as file:
+    file.write(b"new!")
+os.utime("deps/1", (1, 499162500))
+os.unlink("deps/2")
+os.link("deps/3", "linked")
+"""
+
+
+async def _large(provider: DockerProvider, name: str | None = None) -> SnapshotRef:
+    async with open_sandbox(provider, SandboxSpec()) as sandbox:
+        await sandbox.exec(["python3", "-c", _GROW], timeout_s=20)
+        return await sandbox.snapshot(name=name)
+
+
+async def test_of_a_large_workspace_what_has_changed_is_saved(
+    docker_settings: DockerSettings, provider: DockerProvider
+) -> None:
+    """As one more layer, which outlives the ones below; a change that size and time do not show counts."""
+    name = f"session-{secrets.token_hex(4)}"
+    saved = await _large(provider)
+    async with open_sandbox(provider, SandboxSpec(workspace_id=saved.id)) as sandbox:
+        await sandbox.exec(["python3", "-c", _CHANGE], timeout_s=20)
+        await sandbox.snapshot(name=name)
+        await sandbox.write_file("later", b"1")
+        last = await sandbox.snapshot(name=name)
+    sizes = {ref.id: ref.size_bytes or 0 for ref in await provider.list_snapshots()}
+    assert 20_000_000 <= sizes[saved.id] < sizes[last.id] < sizes[saved.id] + 6_000_000
+    assert _changes(docker_settings, last) == "2"
+    await provider.delete_snapshot(saved.id)
+    async with open_sandbox(provider, SandboxSpec(snapshot_id=last.id)) as sandbox:
+        script = "ls deps | wc -l; head -c 4 deps/1; stat -c ' %h' linked; cat later; ls /tmp"
+        assert await sh(sandbox, script) == "19\nnew! 2\n1"
+    await provider.delete_snapshot(last.id)
+    assert count(docker_settings, "ps", "--all") == 0
+
+
+@pytest.mark.long
+async def test_layers_do_not_pile_up(
+    docker_settings: DockerSettings, provider: DockerProvider
+) -> None:
+    """Every now and then all of it is saved again."""
+    name = f"session-{secrets.token_hex(4)}"
+    ref = await _large(provider, name)
+    told = []
+    for number in range(MAX_CHANGES + 2):
+        async with open_sandbox(provider, SandboxSpec(snapshot_id=ref.id)) as sandbox:
+            await sandbox.write_file("number", b"%d" % number)
+            ref = await sandbox.snapshot(name=name)
+        told.append(_changes(docker_settings, ref))
+    assert told == [*map(str, range(1, MAX_CHANGES + 1)), "0", "1"]
+    async with open_sandbox(provider, SandboxSpec(snapshot_id=ref.id)) as sandbox:
+        assert await sh(sandbox, "cat number; ls deps | wc -l") == f"{MAX_CHANGES + 1}20\n"
+    await provider.delete_snapshot(ref.id)
+
+
+async def test_what_cannot_be_compared_is_saved_whole(
+    docker_settings: DockerSettings, provider: DockerProvider
+) -> None:
+    """A file with two names, too deep for a path; and a save that is given up leaves nothing."""
+    saved = await _large(provider)
+    script = "import os\nfor _ in range(25):\n os.mkdir('d' * 200)\n os.chdir('d' * 200)\nopen('a', 'w').close()\nos.link('a', 'b')"
+    async with open_sandbox(provider, SandboxSpec(workspace_id=saved.id)) as sandbox:
+        await sandbox.exec(["python3", "-c", script], timeout_s=20)
+        await sandbox.write_file("beside", b"1")
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.7):
+                await sandbox.snapshot()
+        await until(lambda: count(docker_settings, "ps", "--all") == 1)
+        ref = await sandbox.snapshot()
+        assert _changes(docker_settings, ref) == "0"
+        await sandbox.exec(["rm", "-rf", "d" * 200], timeout_s=20)
+    async with open_sandbox(provider, SandboxSpec(snapshot_id=ref.id)) as sandbox:
+        assert await sh(sandbox, "cat beside; ls deps | wc -l") == "120\n"
+    for one in (ref, saved):
+        await provider.delete_snapshot(one.id)
+
+
+def _changes(settings: DockerSettings, ref: SnapshotRef) -> object:
+    config = inspect(f"orion-snapshot/{settings.name}:{ref.id}")["Config"]
+    assert isinstance(config, dict)
+    return config["Labels"]["orion.changes"]
 
 
 @pytest.mark.long
