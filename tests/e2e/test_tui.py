@@ -127,6 +127,22 @@ async def test_a_sandbox_at_work(state_dir: Path, terminal: Terminal) -> None:
 _HOLDING = "import time; held = b'x' * 80_000_000; time.sleep(100)"
 
 
+async def test_what_is_pasted_behind_a_key_is_not_taken_for_keys(terminal: Terminal) -> None:
+    """A filter, and a question, however fast they come: `q` in them leaves nothing."""
+    await terminal.until("5 shown")
+    for _ in range(3):
+        terminal.press("f", "user=qqq", "Enter")
+        await terminal.until("[user=qqq]")
+        terminal.press("f", *["BSpace"] * 8, "Enter")
+        await terminal.until("5 shown")
+        terminal.press("n", "/local quite a question")
+        await terminal.until("/local quite a question")
+        terminal.press("Escape")
+        await until(lambda: "quite" not in terminal.screen())
+    terminal.press("q")
+    await terminal.until("over")
+
+
 async def test_without_colours_and_in_a_small_one(terminal: Terminal) -> None:
     """It is drawn anew at each size, and its keys work."""
     await terminal.until("5 shown")

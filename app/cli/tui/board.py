@@ -11,6 +11,7 @@ from rich.text import Text
 from textual import work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
+from textual.screen import ModalScreen
 from textual.widgets import DataTable, Input, Static
 from textual.worker import Worker
 from typing_extensions import override
@@ -44,6 +45,8 @@ SANDBOX_COLUMNS: Final = ("", "Thread", "State", "Agent", "Region", "Left", "CPU
 _OF_RUNS: Final = frozenset({"log", "stop", "retry"})
 _OF_SANDBOXES: Final = frozenset({"hand", "remove"})
 """Keys that do something with one run, and with one sandbox."""
+_BEFORE_OTHERS: Final = frozenset({"filter", "ask"})
+"""Keys behind which words are typed: done before the next key is given to anything."""
 
 
 def badge(provider: str) -> str:
@@ -126,7 +129,7 @@ class Board(App[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "quit", "Quit"),
         Binding("tab", "turn", "Switch", priority=True),
-        Binding("f", "filter", "Filter"),
+        Binding("f", "filter", "Filter", priority=True),
         Binding("escape", "leave_filter", "Leave", show=False),
         Binding("enter", "open", "Open", show=False),
         Binding("l", "log", "Log"),
@@ -136,7 +139,7 @@ class Board(App[None]):
         Binding("h", "hand('shell')", "Shell"),
         Binding("u", "hand('resume')", "Resume"),
         Binding("x", "remove", "Remove"),
-        Binding("n", "ask", "Ask"),
+        Binding("n", "ask", "Ask", priority=True),
         Binding("c", "set_up", "Clouds"),
     ]
 
@@ -252,6 +255,9 @@ class Board(App[None]):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool:
         """Whether it is for what the shown list holds: 80 columns name no more keys."""
         del parameters
+        if action in _BEFORE_OTHERS:
+            elsewhere = (ModalScreen, Detail) if action == "filter" else ModalScreen
+            return not isinstance(self.screen, elsewhere) and not isinstance(self.focused, Input)
         if action in _OF_RUNS:
             return self.shows_runs
         return action not in _OF_SANDBOXES or not self.shows_runs
@@ -260,13 +266,13 @@ class Board(App[None]):
         self.shows_runs = not self.shows_runs
         self.table("runs").set_class(not self.shows_runs, "hidden")
         self.table("sandboxes").set_class(self.shows_runs, "hidden")
-        self.table("runs" if self.shows_runs else "sandboxes").focus()
+        self.screen.set_focus(self.table("runs" if self.shows_runs else "sandboxes"))
         self.refresh_bindings()
 
     def action_filter(self) -> None:
         box = self.query_one("#filter", Input)
         box.remove_class("hidden")
-        box.focus()
+        self.screen.set_focus(box)  # at once, unlike `focus()`: what is typed next is for it
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         if event.input.id != "filter":
@@ -286,7 +292,7 @@ class Board(App[None]):
         box = self.query_one("#filter", Input)
         box.value = self.filter_words
         box.set_class(not self.filter_words, "hidden")
-        self.table("runs" if self.shows_runs else "sandboxes").focus()
+        self.screen.set_focus(self.table("runs" if self.shows_runs else "sandboxes"))
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         del event
@@ -337,8 +343,8 @@ class Board(App[None]):
             self.action_hand("rm")
             self.look_at_providers()
 
-    def action_ask(self) -> None:
-        self.push_screen(Ask(self.office))
+    async def action_ask(self) -> None:
+        await self.push_screen(Ask(self.office))  # until it is there: what is typed next is for it
 
     def action_set_up(self) -> None:
         self.push_screen(SetUp(self.office))

@@ -232,7 +232,7 @@ class Ask(Window):
 
     def on_mount(self) -> None:
         self._show_place()
-        self.query_one(Input).focus()
+        self.set_focus(self.query_one(Input))
 
     def action_other(self) -> None:
         self._at = (self._at + 1) % len(self._places)
