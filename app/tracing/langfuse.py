@@ -44,7 +44,6 @@ from app.runs.ports import RunTrace, StepKind, TraceStep
 from app.runs.request import RunId
 from app.tracing.asked import ASK_AGAIN_S, SystemPrompt, TracePages
 from app.tracing.observations import (
-    MODEL_CALL,
     Attributes,
     SpanSanitizer,
     failure_attributes,
@@ -59,6 +58,7 @@ from app.tracing.observations import (
     trace_id_for,
     warning_attributes,
 )
+from app.tracing.steps import MODEL_CALL
 
 _log = get_logger(__name__)
 

@@ -41,8 +41,6 @@ def step_span_id_for(run_id: RunId, name: str, key: str) -> int:
 
 Attributes = dict[str, str | int | list[str]]
 
-MODEL_CALL: Final = "model-call"
-"""What the observation of one is called."""
 PROMPT_NAME: Final = "orion-system-prompt"
 """What Langfuse lists the system prompt as; not merely Orion's name, which a prompt of the operator's may have."""
 

@@ -16,6 +16,8 @@ from app.runs.request import RunId
 
 MAX_STEPS: Final = 500
 """Of a slice, and of a run when it is read; the newest ones."""
+MODEL_CALL: Final = "model-call"
+"""What a trace calls one; among the steps that are kept it has its model's name."""
 SAVE_TIMEOUT_S: Final = 3.0
 _log = get_logger(__name__)
 

@@ -8,8 +8,7 @@ from app.cli.commands.probes import list_observations
 from app.cli.commands.runs import open_records
 from app.runs.model import Run, RunFileKind
 from app.settings.settings import Settings
-from app.tracing.observations import MODEL_CALL
-from app.tracing.steps import StepRecord, read_steps
+from app.tracing.steps import MODEL_CALL, StepRecord, read_steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
