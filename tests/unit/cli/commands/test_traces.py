@@ -62,7 +62,8 @@ async def test_a_long_trace_is_read_page_by_page() -> None:
     store = TraceStore()
     for number in range(1_001):
         for one in parse_export(
-            export(span=number + 1, name=f"step-{number}"), public_key=KEYS["public_key"]
+            export(span=number + 1, parent=number and 1, name=f"step-{number}"),
+            public_key=KEYS["public_key"],
         ):
             store.add(one)
     async with serve(create_trace_app(**KEYS, store=store)) as url:
