@@ -1,6 +1,7 @@
 """A sick Langfuse, or a bug of the tracer, costs a run nothing."""
 
 import asyncio
+import gc
 import logging
 import socket
 import statistics
@@ -65,7 +66,17 @@ async def sick_url(request: pytest.FixtureRequest) -> AsyncIterator[str]:
             yield url
 
 
+@pytest.fixture
+def small_heap() -> Iterator[None]:
+    """What thousands of tests before it left is not looked through while this one takes the time."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 @pytest.mark.alone
+@pytest.mark.usefixtures("small_heap")
 async def test_a_sick_langfuse_delays_nothing(
     sick_url: str, make_run: MakeRun, open_tracer: OpenTracer, counted: Counting
 ) -> None:
