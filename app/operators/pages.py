@@ -48,7 +48,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class Verdict(StrEnum):
-    """What became of what somebody wanted to do, as the audit's filter says it."""
+    """Whether a deed was allowed, as `verdict` says it in a query of the audit log."""
 
     ALLOWED = "allowed"
     REFUSED = "refused"

@@ -13,7 +13,7 @@ from app.tracing.steps import MODEL_CALL, StepRecord, read_steps
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceCheck:
-    """What Langfuse has of one run that is over."""
+    """The observations that Langfuse has of one run that is over, against the steps of its record."""
 
     run_id: str
     trace_id: str

@@ -37,7 +37,7 @@ PROVIDER_NAME = "docker"
 _ID = re.compile(r"[0-9a-f]{16}")
 _ENVIRONMENT_SUFFIX = "-environment"
 LARGE_BYTES = 16 * 1024**2
-"""A smaller workspace is saved whole as quickly as what has changed in it."""
+"""A smaller workspace is saved whole: no container has to be started for that."""
 MAX_CHANGES = 8
 
 # Prints something when there is anything to save.
