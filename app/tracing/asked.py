@@ -51,6 +51,11 @@ class Asked(Generic[_T]):
             self._thread.start()
         return self._answer
 
+    def wait(self, timeout_s: float) -> None:
+        """Returns when nothing is being asked, or after that time."""
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+
     def _may_ask(self) -> bool:
         if self._thread is None:
             return True
@@ -78,6 +83,10 @@ class TracePages:
     def project(self) -> str:
         """Returns the id of the project; empty while it is not known."""
         return self._project.get() or ""
+
+    def wait(self, timeout_s: float) -> None:
+        """Returns when nothing is being asked, or after that time."""
+        self._project.wait(timeout_s)
 
     def address(self, trace_id: str) -> str:
         """Returns the address of a trace's page; empty while the project is not known."""
@@ -118,6 +127,10 @@ class SystemPrompt:
     def version(self) -> int | None:
         """Returns the version that Langfuse has of the text; None while it is not known."""
         return self._version.get() if self._text else None
+
+    def wait(self, timeout_s: float) -> None:
+        """Returns when nothing is being asked, or after that time."""
+        self._version.wait(timeout_s)
 
     def _ask(self) -> int:
         text = self._mask(self._text)

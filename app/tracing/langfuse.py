@@ -17,7 +17,7 @@ import os
 import ssl
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -431,20 +431,28 @@ async def open_langfuse_tracer(
             prompt=prompt,
         )
     finally:
-        await _shut_down(client, provider, http)
+        await _shut_down(client, provider, http, (pages, prompt))
 
 
-async def _shut_down(client: Langfuse, provider: TracerProvider, http: httpx.Client) -> None:
+async def _shut_down(
+    client: Langfuse,
+    provider: TracerProvider,
+    http: httpx.Client,
+    asking: Iterable[TracePages | SystemPrompt],
+) -> None:
     loop, is_done = asyncio.get_running_loop(), asyncio.Event()
 
     def work() -> None:
         try:
             client.shutdown()
             provider.shutdown()
-            http.close()
         finally:
             with suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(is_done.set)
+            # Behind it, as nobody waits for that: a client that is closed does not close what a thread is just opening.
+            for one in asking:
+                one.wait(SHUTDOWN_TIMEOUT_S)
+            http.close()
 
     # No executor thread: the loop's end would wait for it, however long Langfuse hangs.
     threading.Thread(target=work, name="langfuse-shutdown", daemon=True).start()

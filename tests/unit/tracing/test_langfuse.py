@@ -2,10 +2,12 @@
 
 import asyncio
 import json
+import socket
 import subprocess
 import sys
 import threading
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -235,6 +237,32 @@ async def test_a_tracer_that_is_closed_leaves_no_thread(
         return [one.name for one in now if "asyncio" not in one.name]
 
     await until(lambda: not left(), timeout_s=10)  # the one that closes it may still end
+
+
+def is_connecting(port: int) -> bool:
+    """Whether a connection to that port is begun and not answered."""
+    rows = [row.split() for row in Path("/proc/self/net/tcp").read_text().splitlines()[1:]]
+    return any(row[2].endswith(f":{port:04X}") and row[3] == "02" for row in rows)
+
+
+async def test_a_tracer_that_is_closed_leaves_no_connection(open_tracer: OpenTracer) -> None:
+    """Not even one that Langfuse accepts when the tracer is gone."""
+    loop = asyncio.get_running_loop()
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as server:
+        server.settimeout(0)
+        address = server.getsockname()
+        with socket.create_connection(address):  # the whole backlog: the next one has to wait
+            async with open_tracer("http://{}:{}".format(*address), has_links=True) as tracer:
+                await until(lambda: is_connecting(address[1]))
+            async with asyncio.timeout(10):
+                filler, _ = await loop.sock_accept(server)
+                late, _ = await loop.sock_accept(server)
+        with filler, late:
+            async with asyncio.timeout(10):
+                assert await loop.sock_recv(late, 65536)
+                await loop.sock_sendall(late, b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
+                assert await loop.sock_recv(late, 65536) == b""  # closed
+    assert tracer.link("0" * 32) == ""  # it is still held, with its client
 
 
 async def test_trace_ids_are_langfuses_own(
