@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from rich.text import Text
 from textual import work
+from textual.actions import SkipAction
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen
@@ -45,8 +46,6 @@ SANDBOX_COLUMNS: Final = ("", "Thread", "State", "Agent", "Region", "Left", "CPU
 _OF_RUNS: Final = frozenset({"log", "stop", "retry"})
 _OF_SANDBOXES: Final = frozenset({"hand", "remove"})
 """Keys that do something with one run, and with one sandbox."""
-_BEFORE_OTHERS: Final = frozenset({"filter", "ask"})
-"""Keys behind which words are typed: done before the next key is given to anything."""
 
 
 def badge(provider: str) -> str:
@@ -142,6 +141,7 @@ class Board(App[None]):
         Binding("n", "ask", "Ask", priority=True),
         Binding("c", "set_up", "Clouds"),
     ]
+    """Words are typed behind `f` and `n`: with priority they are done before the next key is given to anything."""
 
     def __init__(self, office: Office) -> None:
         super().__init__()
@@ -255,9 +255,8 @@ class Board(App[None]):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool:
         """Whether it is for what the shown list holds: 80 columns name no more keys."""
         del parameters
-        if action in _BEFORE_OTHERS:
-            elsewhere = (ModalScreen, Detail) if action == "filter" else ModalScreen
-            return not isinstance(self.screen, elsewhere) and not isinstance(self.focused, Input)
+        if action == "filter":
+            return not isinstance(self.screen, Detail)
         if action in _OF_RUNS:
             return self.shows_runs
         return action not in _OF_SANDBOXES or not self.shows_runs
@@ -269,7 +268,13 @@ class Board(App[None]):
         self.screen.set_focus(self.table("runs" if self.shows_runs else "sandboxes"))
         self.refresh_bindings()
 
+    def _leave_letters_to_boxes(self) -> None:
+        """Gives a key on to what is written in, and to windows; not by `check_action`, by which the list below them would lose its keys. Raises: SkipAction."""
+        if isinstance(self.screen, ModalScreen) or isinstance(self.focused, Input):
+            raise SkipAction
+
     def action_filter(self) -> None:
+        self._leave_letters_to_boxes()
         box = self.query_one("#filter", Input)
         box.remove_class("hidden")
         self.screen.set_focus(box)  # at once, unlike `focus()`: what is typed next is for it
@@ -344,6 +349,7 @@ class Board(App[None]):
             self.look_at_providers()
 
     async def action_ask(self) -> None:
+        self._leave_letters_to_boxes()
         await self.push_screen(Ask(self.office))  # until it is there: what is typed next is for it
 
     def action_set_up(self) -> None:
