@@ -33,8 +33,6 @@ LEASE_S = 300
 """After it a message whose instance died comes again. Source: Vercel Queues, visibility of a push, read 2026-11."""
 MAX_DURATION_S = 300.0
 """Of a function for which nothing else is said."""
-LEFT_BY_CLIENT = "ignore:Exception ignored in. <async_generator object Response.aiter_raw:pytest.PytestUnraisableExceptionWarning"
-"""The queue's client closes no generator of its own when its polling is cancelled (vercel-queue 0.10.0): the collector may come upon one at work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
