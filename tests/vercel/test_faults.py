@@ -11,18 +11,18 @@ from app.runs.testing import Resumption, RunState
 from app.slack.api import CALL_TIMEOUT_S
 from tests.e2e.fault_table import fault
 from tests.e2e.harness import text_of
-from tests.plain_http import LEFT_STREAMS
 from tests.relay import open_cutting_proxy
 from tests.sockets import open_black_hole
 from tests.vercel.deployed import ANSWERED_S, SLOW_WORDS, Deployed, Place
 from tests.vercel.deployment import Deployment
+from tests.vercel.platform import LEFT_BY_CLIENT
 
 pytestmark = [
     pytest.mark.long,
     pytest.mark.machines,
     pytest.mark.postgresql,
     pytest.mark.bubblewrap,
-    pytest.mark.filterwarnings(LEFT_STREAMS),
+    pytest.mark.filterwarnings(LEFT_BY_CLIENT),
     pytest.mark.timeout(600),
 ]
 

@@ -18,11 +18,10 @@ from tests.e2e.harness import text_of
 from tests.e2e.orion_process import POLL_S
 from tests.git_server import GitServer, settings_for
 from tests.github_accounts import CLIENT_ID, GitHubAccounts
-from tests.plain_http import LEFT_STREAMS
 from tests.relay import Connection, open_relay
 from tests.vercel.deployed import ANSWERED_S, CRON, SLOW_WORDS, Deployed, Place
 from tests.vercel.deployment import Deployment
-from tests.vercel.platform import DEPLOYMENT
+from tests.vercel.platform import DEPLOYMENT, LEFT_BY_CLIENT
 from tests.waiting import until
 
 pytestmark = [
@@ -30,7 +29,7 @@ pytestmark = [
     pytest.mark.machines,
     pytest.mark.postgresql,
     pytest.mark.bubblewrap,
-    pytest.mark.filterwarnings(LEFT_STREAMS),
+    pytest.mark.filterwarnings(LEFT_BY_CLIENT),
     pytest.mark.timeout(600),
 ]
 

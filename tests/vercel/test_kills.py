@@ -9,9 +9,9 @@ from tests.crash.function_rig import watched_place
 from tests.crash.matrix import run_matrix
 from tests.crash.place import Place
 from tests.crash.rig import FUNCTIONS
-from tests.plain_http import LEFT_STREAMS
 from tests.vercel import deployed
 from tests.vercel.deployment import Deployment
+from tests.vercel.platform import LEFT_BY_CLIENT
 
 pytestmark = [
     pytest.mark.long,
@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.machines,
     pytest.mark.postgresql,
     pytest.mark.bubblewrap,
-    pytest.mark.filterwarnings(LEFT_STREAMS),
+    pytest.mark.filterwarnings(LEFT_BY_CLIENT),
     pytest.mark.timeout(900),
 ]
 

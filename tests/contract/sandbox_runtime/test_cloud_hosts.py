@@ -39,15 +39,9 @@ from tests.egress.at_clouds import (
 from tests.egress.bypasses import BYPASSES, client_hello
 from tests.emulators.machine_network import Address
 from tests.emulators.vercel.server import run_vercel
-from tests.plain_http import LEFT_STREAMS
 from tests.ports import own_address
 
-pytestmark = [
-    pytest.mark.bubblewrap,
-    pytest.mark.machines,
-    pytest.mark.timeout(240),
-    pytest.mark.filterwarnings(LEFT_STREAMS),
-]
+pytestmark = [pytest.mark.bubblewrap, pytest.mark.machines, pytest.mark.timeout(240)]
 
 LISTED, WILD, APEX, OTHER = "api.example.com", "a.wild.example", "wild.example", "evil.example"
 HOSTS = (LISTED, "*.wild.example")

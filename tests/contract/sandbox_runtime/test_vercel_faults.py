@@ -15,13 +15,8 @@ from tests.contract.sandbox_runtime.vercel_service import VercelService
 from tests.emulators.vercel.faults import Fault, Kind, failing, talking_nonsense
 from tests.emulators.vercel.server import Emulator
 from tests.long import long_but, one_of_each
-from tests.plain_http import LEFT_STREAMS
 
-pytestmark = [
-    pytest.mark.bubblewrap,
-    pytest.mark.machines,
-    pytest.mark.filterwarnings(LEFT_STREAMS),
-]
+pytestmark = [pytest.mark.bubblewrap, pytest.mark.machines]
 
 _GONE, _FAILED = SandboxErrorCode.UNAVAILABLE, SandboxErrorCode.CREATE_FAILED
 _LIMIT, _MISSING = SandboxErrorCode.LIMIT_REACHED, SandboxErrorCode.NOT_FOUND

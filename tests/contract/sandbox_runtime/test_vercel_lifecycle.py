@@ -24,13 +24,8 @@ from sandbox_runtime.providers.vercel import VercelSettings
 from sandbox_runtime.providers.vercel.provider import VercelProvider
 from tests.contract.sandbox_runtime.vercel_service import VercelService
 from tests.emulators.vercel.shapes import recorded, shape_of
-from tests.plain_http import LEFT_STREAMS
 
-pytestmark = [
-    pytest.mark.bubblewrap,
-    pytest.mark.machines,
-    pytest.mark.filterwarnings(LEFT_STREAMS),
-]
+pytestmark = [pytest.mark.bubblewrap, pytest.mark.machines]
 
 _ROOT = Path(__file__).parents[3]
 _CRASHING = """

@@ -24,13 +24,8 @@ from sandbox_runtime.providers.vercel.provider import VercelProvider
 from tests.contract.sandbox_runtime.vercel_service import BROKER_HOST, VercelService
 from tests.emulators.vercel.server import Seen
 from tests.emulators.vercel.world import TOKEN
-from tests.plain_http import LEFT_STREAMS
 
-pytestmark = [
-    pytest.mark.bubblewrap,
-    pytest.mark.machines,
-    pytest.mark.filterwarnings(LEFT_STREAMS),
-]
+pytestmark = [pytest.mark.bubblewrap, pytest.mark.machines]
 
 _GET = "import sys, urllib.request as r; print(r.urlopen(sys.argv[1] + '/x', timeout=5).read().decode())"
 
