@@ -19,7 +19,7 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 	@touch $@
 
 playground: setup
-	@$(BIN)/orion playground
+	@$(BIN)/orion playground $(OPTIONS)
 
 # What proves the product on each change. One file: make test TESTS=tests/unit/runs
 test: setup

@@ -11,12 +11,14 @@ from app.errors import LeaseLostError
 from app.log import get_logger
 from app.runs.model import Run
 from app.runs.ports import RunHandlers
-from app.runs.request import RunId
+from app.runs.request import RunId, RunRequest
 
 PLACED_AT_ONCE, PLACED_AGAIN_AT_ONCE = 16, 4
 """Those that were begun before look for their message first, which Slack allows 50 times a minute: new ones do not wait behind them.
 
 More would only queue for the store's connection."""
+LATE_AT_ONCE = 1
+"""What was asked while nobody heard: whichever is placed first may begin first, so that none passes another."""
 PLACED_MEANWHILE = 1
 """While an acknowledgement is under way, which needs the interpreter's lock as well and is due sooner."""
 CANDIDATES_AT_ONCE = 4
@@ -51,6 +53,7 @@ class Placements:
         self._bind = bind
         self._new = _Line(at_once=PLACED_AT_ONCE)
         self._again = _Line(at_once=PLACED_AGAIN_AT_ONCE)
+        self._late = _Line(at_once=LATE_AT_ONCE)
         self._candidates = _Line(at_once=CANDIDATES_AT_ONCE)
         self._known: set[RunId] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -81,7 +84,7 @@ class Placements:
     def end_waiting(self) -> Sequence[RunId]:
         """Begins none any more; returns those that have not begun."""
         self._closed.set()
-        lines = (self._new, self._again, self._candidates)
+        lines = (self._new, self._again, self._late, self._candidates)
         return [run.id for line in lines for run, _ in line.waiting]
 
     async def close(self, *, grace_s: float) -> None:
@@ -93,10 +96,16 @@ class Placements:
             task.cancel()
 
     def _join(self, run: Run, *, resumed: bool) -> None:
-        line = self._again if resumed else self._new
-        line = self._candidates if run.request.is_candidate else line
+        line = self._line_of(run.request, resumed=resumed)
         line.waiting.append((run, resumed))
         self._begin(line)
+
+    def _line_of(self, request: RunRequest, *, resumed: bool) -> _Line:
+        if request.is_candidate:
+            return self._candidates
+        if request.late_s:
+            return self._late
+        return self._again if resumed else self._new
 
     def _begin(self, line: _Line) -> None:
         while line.waiting and line.going < line.at_once and not self._closed.is_set():

@@ -366,11 +366,13 @@ class AgentTail:
         return "".join(self._stderr_pieces)[-STDERR_TAIL_CHARS:]
 
     def _trace(self, event: AgentEvent, line: AgentLine) -> None:
-        """Tells the trace of tool calls, each once; in a part of a log of none, as all of it comes at the end."""
+        """Tells the trace of what the agent heard, and of tool calls, each once; in a part of a log of none, as all of it comes at the end."""
         step, at = self._attempt.agent_step, datetime.fromtimestamp(line.at_unix_s, UTC)
         match event:
             case ToolStarted():
                 self._tools[event.tool_id] = (event, at)
+            case MessageHeard() if step is not None:
+                step.set(heard_runs=" ".join(self._attempt.heard))
             case ToolFinished() if step is not None and event.tool_id in self._tools:
                 started, started_at = self._tools.pop(event.tool_id)
                 if self._is_partial or line.seq <= self._traced_seq:

@@ -29,11 +29,19 @@ from app.runs.options import (
 )
 from app.runs.policy import RunPolicy, may_change_channel
 from app.runs.ports import DefaultStore, RunPorts
-from app.runs.request import EVERYTHING, NOTHING_BEHIND, MemoryCommand, MemoryVerb, RunRequest
+from app.runs.request import (
+    EVERYTHING,
+    NOTHING_BEHIND,
+    MemoryCommand,
+    MemoryVerb,
+    RunRequest,
+    Surface,
+)
 from app.runs.selection import (
     Catalog,
     Choice,
     SelectionContext,
+    channel_change,
     choose,
     choose_for,
     context_of,
@@ -111,6 +119,17 @@ async def answer_without_agent(
             last_run=next((one for one in reversed(context.earlier) if one.effective), None),
         ),
     )
+
+
+async def tell_change(run: Run, ports: RunPorts) -> None:
+    """Records and tells the change of its channel's defaults, if a run has made one; may be repeated."""
+    change = channel_change(run.request)
+    if change is None:
+        return
+    is_new = await retry_store(lambda: ports.defaults.keep(change))
+    _log.info("defaults.changed", channel=change.channel, user=change.user, said=change.said)
+    if run.request.surface is Surface.CHANNEL:
+        await ports.replies.tell_change(run, change, resumed=not is_new)
 
 
 def _ask_which(choice: Choice) -> Outcome:

@@ -83,6 +83,11 @@ class FollowUpFilter:
             return _silent("people")
         return find_sure(view) or await self._ask_model(view)
 
+    async def is_deleted(self, request: RunRequest) -> bool:
+        """Whether the message of an event that Slack has sent again is no more: nobody has heard of its deletion either."""
+        is_sent_again = bool(request.late_s and request.event_id)
+        return is_sent_again and not await self._ports.reader.stands(request)
+
     def count(self, decision: Decision) -> None:
         """Counts what has been done as it was decided."""
         outcome = "answered" if decision.is_answered else "silent"

@@ -49,6 +49,9 @@ class ThreadReader(Protocol):
         Where Slack cannot be read the request is as it came, with no messages: history then comes from Orion's own records alone.
         """
 
+    async def stands(self, request: RunRequest) -> bool:
+        """Whether the message of a request is there still: False where Slack says within 10 s that it is not. Never raises."""
+
     async def name_of(self, user: str) -> str:
         """Returns what a person is called in the workspace; their id when Slack does not say within 2 s. Never raises."""
 

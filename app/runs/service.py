@@ -16,7 +16,7 @@ from app.errors import ErrorCode
 from app.log import get_logger
 from app.runs.approvals import ApprovalDesk
 from app.runs.attempt import Begun, execute, open_attempt, read_conversation
-from app.runs.commands import answer_without_agent, effective_settings, read_memory
+from app.runs.commands import answer_without_agent, effective_settings, read_memory, tell_change
 from app.runs.delivery import Ending, make_expired, make_failure, trace_waiting
 from app.runs.follow_ups import FollowUpFigures, FollowUpFilter
 from app.runs.history import Conversation
@@ -32,9 +32,9 @@ from app.runs.policy import (
 )
 from app.runs.ports import Advance, AgainIn, Dispatcher, Done, RunChanges, RunPorts
 from app.runs.progress import LiveLogs
-from app.runs.request import Addressing, RunId, RunRequest, Surface, Thread
+from app.runs.request import Addressing, RunId, RunRequest, Thread
 from app.runs.runners import Runners
-from app.runs.selection import Choice, channel_change, choose_for, decode_choice
+from app.runs.selection import Choice, choose_for, decode_choice
 from app.runs.stop import RunStoppedError, StopRequest, Stops, StopSignals
 from sandbox_runtime.task_group import open_task_group
 
@@ -122,7 +122,7 @@ class RunService:
                 or await answer_without_agent(run, self._ports, self._policy, self._catalog)
             )
             if result is not None and result.state is RunState.SUCCEEDED:
-                await self._tell_change(run)
+                await tell_change(run, self._ports)
         return result
 
     async def _answer_of_before(self, run: Run) -> Outcome | None:
@@ -170,16 +170,6 @@ class RunService:
         if not problem:
             return None
         return Outcome(state=RunState.FAILED, error_code=code, detail=problem)
-
-    async def _tell_change(self, run: Run) -> None:
-        """Records and tells the change of its channel's defaults, if it has made one; may be repeated."""
-        change = channel_change(run.request)
-        if change is None:
-            return
-        is_new = await retry_store(lambda: self._ports.defaults.keep(change))
-        _log.info("defaults.changed", channel=change.channel, user=change.user, said=change.said)
-        if run.request.surface is Surface.CHANNEL:
-            await self._ports.replies.tell_change(run, change, resumed=not is_new)
 
     async def _run(self, run: Run, until: datetime | None) -> Advance:
         """Does one slice of an attempt, or all of it."""
@@ -373,8 +363,10 @@ class Placing:
                     await self._place(certain, resumed=resumed)
 
     async def _settle(self, run: Run) -> Run | None:
-        """Returns the run once it is certain that it is for Orion; None: it was not, and is gone."""
+        """Returns the run once it is certain that it is for Orion; None: it was not, or its message was deleted meanwhile, and it is gone."""
         found: Run | None = run
+        if await self.follow_ups.is_deleted(run.request) and await self._discard(run):
+            return None
         # More than once only where its author edits it meanwhile.
         while found is not None and found.request.is_candidate:
             found = await self._settle_once(found)
@@ -386,11 +378,14 @@ class Placing:
             # On record before anybody sees it: after a crash nothing is decided otherwise of what stands in the thread.
             await retry_store(lambda: self._ports.store.amend(run.id, _for_orion))
             self.follow_ups.count(decision)
-        elif await retry_store(lambda: self._dispatcher.discard(run)):
+        elif await self._discard(run):
             self.follow_ups.count(decision)
             return None
         found = await retry_store(lambda: self._ports.store.get(run.id))
         return found if found is not None and found.state is RunState.ACCEPTED else None
+
+    async def _discard(self, run: Run) -> bool:
+        return await retry_store(lambda: self._dispatcher.discard(run))
 
     async def _place(self, run: Run, *, resumed: bool) -> None:
         async with self.lock_of(run.thread):  # its next message waits for this one's

@@ -16,7 +16,7 @@ from app.runs.intake import Revision
 from app.runs.model import Run
 from app.runs.request import RunRequest, slack_time
 from app.slack.api import BotIdentity, SlackFault
-from app.slack.hearing import Hearing
+from app.slack.hearing import CLOCK_ERROR, Hearing
 from app.slack.message_events import Intent, MessageEvents
 from app.slack.payloads import MuteThread, StopDirectMessages, StopThread
 from app.slack.signature import bad_field
@@ -26,8 +26,6 @@ LOOK_INTERVAL_S: Final = 30.0
 """Between two notes of up to when this process has heard."""
 MARGIN: Final = timedelta(minutes=2)
 """So much of what a living process has heard is looked through again after it: a socket is deaf for a minute before that shows."""
-CLOCK_ERROR: Final = timedelta(seconds=3)
-"""By which Slack's time may be told too early: to the second, by a header that may be a second old."""
 ROUND_LIMIT_S: Final = 600.0
 OF_ONE_PLACE: Final = 0.5
 """Of a round's time, so that each round is done with one place at least; what takes longer to read is cut."""
@@ -136,6 +134,8 @@ class CatchUp:
         self._window = window
         self._done_for: datetime | None = None
         """The beginning of hearing for which nothing is left to do; moments of two processes are not exact enough to tell."""
+        self._was_down = False
+        """Slack did not answer since then: what is said while it is down it does not tell."""
         self._sure_until: datetime | None = None
         """Up to when this process has heard everything, or caught up with it."""
 
@@ -167,9 +167,14 @@ class CatchUp:
         if since is None:
             return True
         if since == self._done_for:
-            self._sure_until = self._hearing.until - MARGIN
-            await self._store.advance(self._sure_until)
-            return True
+            await self._probe()
+            if not self._was_down:
+                self._sure_until = self._hearing.until - MARGIN
+                await self._store.advance(self._sure_until)
+                return True
+            self._was_down = False
+            self._hearing.begin()
+            since = self._hearing.since or since
         if await self._store.begin(since):
             self._done_for = since
             return True
@@ -190,6 +195,13 @@ class CatchUp:
         if is_done:
             self._done_for = since
         return is_done
+
+    async def _probe(self) -> None:
+        try:
+            await self._reader.probe()
+        except SlackFault:
+            self._was_down = True
+            raise
 
     async def _round(
         self, heard: Mapping[str, datetime], since: datetime, *, limit_s: float

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from app.accounts.links import AccountLinks
+from app.errors import ErrorCode
 from app.log import get_logger
 from app.runs.commands import answer_without_agent
 from app.runs.intake import Intake
@@ -31,6 +32,7 @@ SHOWN_CHARS: Final = 40
 LINKING: Final = ("link", "unlink")
 NOT_NOW: Final = "I can't look that up right now. Please try again in a moment."
 NO_LINKS: Final = "Accounts cannot be linked here: the operator has set up no GitHub App for it, and no MCP server."
+ASK: Final = "Mention me in a channel, or write to me, to ask something."
 HELP: Final = f"""\
 `{COMMAND} {COMMAND_HINT}`
 • `status`: what of yours goes on or waits, and how busy it is
@@ -40,7 +42,7 @@ HELP: Final = f"""\
 • `agents`, `usage`: who can answer here, and what it has cost today
 • `link`, `unlink`: your account at GitHub, so that what I push for you is yours; `link NAME` one at a tool's server
 • `docker`, `local`, `cloud`, `provider NAME`: where your messages run from now on
-Mention me in a channel, or write to me, to ask something. Only you see this."""
+{ASK} Only you see this."""
 _log = get_logger(__name__)
 
 
@@ -104,7 +106,10 @@ class SlashCommand:
         """Returns why the asker may not, or that the settings are misspelt; whoever may ask may use commands."""
         policy = self._overviews.policy
         refusal = find_refusal(request, policy, runs_last_hour=0, unfinished=0)
-        return escape(failure_text(refusal.code, refusal.detail)) if refusal else ""
+        if refusal is None:
+            return ""
+        said = escape(failure_text(refusal.code, refusal.detail))
+        return f"{said}\n{ASK}" if refusal.code is ErrorCode.REQUEST_INVALID else said
 
     async def _answer(self, request: RunRequest, text: str) -> str:
         word, _, rest = text.partition(" ")

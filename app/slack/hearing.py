@@ -9,6 +9,11 @@ from typing import Final
 DEAF_AFTER_S: Final = 60.0
 """The client pings every 10 s; a socket that answers none looks connected and delivers nothing."""
 
+CLOCK_ERROR: Final = timedelta(seconds=3)
+"""By which Slack's time may be told too early: to the second, by a header that may be a second old."""
+LATE_AFTER_S: Final = 10.0
+"""What comes sooner than that is no late question, though its process may have begun meanwhile, as a function does."""
+
 
 class Hearing:
     def __init__(self, now: Callable[[], datetime]) -> None:
@@ -33,6 +38,12 @@ class Hearing:
     def silent_s(self) -> float:
         """Returns for how many seconds nothing has come; 0 where no sign is looked for, as over HTTP, where that is Slack's to know."""
         return 0.0 if self._sign_s is None else time.monotonic() - self._sign_s
+
+    def missed_s(self, said_at: datetime) -> int:
+        """Returns for how many whole seconds something that is told now has waited, where nobody heard it when it was said; 0: it was heard."""
+        waited_s = (self.now() - said_at).total_seconds()
+        is_missed = self._since is not None and said_at < self._since - CLOCK_ERROR
+        return int(waited_s) if is_missed and waited_s >= LATE_AFTER_S else 0
 
     @property
     def unanswered_s(self) -> float | None:

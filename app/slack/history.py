@@ -89,6 +89,15 @@ class SlackThreadReader:
             messages=tuple(self._message(collected[ts], ts) for ts in older),
         )
 
+    async def stands(self, request: RunRequest) -> bool:
+        collected: dict[str, Mapping[str, Any]] = {}
+        try:
+            async with within(READ_TIMEOUT_S):
+                await self._page(request, collected, oldest=request.message_ts)
+        except SlackFault as exc:
+            return exc.word != "thread_not_found"
+        return request.message_ts in collected
+
     async def name_of(self, user: str) -> str:
         await self._learn_names([{"user": user}], [])
         return self._names.get(user, user)

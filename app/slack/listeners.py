@@ -17,6 +17,7 @@ from typing_extensions import override
 from app.aio import TaskGroup
 from app.log import get_logger
 from app.runs.intake import Intake
+from app.runs.request import RunRequest
 from app.slack.actions import KEYS_ACTION, WRITE_ACTION, Feedback, parse_click
 from app.slack.api import BotIdentity
 from app.slack.ask_modal import ASK_VIEW, AskModal
@@ -87,8 +88,11 @@ class _Listeners:
         intent = self._messages.read(body, received_at=datetime.now(UTC))
         if isinstance(intent, Ignored):
             self._ignored(body, intent)
-        else:
-            await self._messages.act(intent)
+            return
+        if isinstance(intent, RunRequest) and self._hearing is not None:
+            late_s = self._hearing.missed_s(intent.asked_at)
+            intent = intent.model_copy(update={"late_s": late_s})
+        await self._messages.act(intent)
 
     async def session_stopped(self, body: dict[str, Any]) -> None:
         intent = session_stopped(body)

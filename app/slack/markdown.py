@@ -189,17 +189,23 @@ class _Part:
     def end(self, *, whole: int) -> int:
         """Before the element that overflows, if that fills the part well enough or keeps the element whole; `whole`: what a part has room for."""
         filled = 0
-        for element in self.elements:
+        for number, element in enumerate(self.elements):
             start = max(element.start, self.at)
             cost = element.end - start
             cost += _HEADING_COST_CHARS if element.kind is Kind.HEADING else 0
             if filled + cost > self.room:
-                is_first = element is self.elements[0]
-                if not is_first and (filled * 3 >= self.room or cost <= whole):
-                    return element.start
+                if number and (filled * 3 >= self.room or cost <= whole):
+                    return self._start(number)
                 return self._cut(element, start, start + self.room - filled)
             filled += cost
         return self.elements[-1].end
+
+    def _start(self, number: int) -> int:
+        """Returns where an element begins, with the headings right above it, unless nothing is before these."""
+        first = number
+        while first and self.elements[first - 1].kind is Kind.HEADING:
+            first -= 1
+        return self.elements[first or number].start
 
     def _cut(self, element: Element, start: int, limit: int) -> int:
         """Returns the best place to cut an element in two: after its beginning, at the limit or before."""

@@ -71,6 +71,10 @@ class UnheardReader:
         """Of what was logged, which is said once."""
         self._log = get_logger(__name__)
 
+    async def probe(self) -> None:
+        """Returns if Slack answers. Raises: SlackFault: it does not."""
+        await self._api.once("auth.test", {})
+
     async def places(self) -> Sequence[Place]:
         """Returns where the bot is a member, direct messages first; kinds that its scopes leave out are logged once.
 

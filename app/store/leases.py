@@ -236,7 +236,7 @@ class SqlLeases:
             connection.execute(dead)
             connection.execute(freed)
             ids = connection.scalars(taken).all()
-            return _select(connection, ids)
+            return sorted(_select(connection, ids), key=_asked)
 
         return await self._call(work)
 
@@ -382,6 +382,10 @@ def _select(connection: sa.Connection, run_ids: Sequence[str]) -> Sequence[Run]:
     rows = connection.execute(sa.select(runs).where(runs.c.id.in_(run_ids))).mappings()
     found = {row["id"]: run_of(row) for row in rows}
     return [found[RunId(run_id)] for run_id in run_ids if run_id in found]
+
+
+def _asked(run: Run) -> tuple[datetime, datetime]:
+    return run.request.asked_at, run.created_at
 
 
 _WAITS = sa.type_coerce(Now(), sa.Double) - sa.bindparam("waits_s", type_=sa.Double)

@@ -158,7 +158,7 @@ SPARED: Mapping[str, str] = {
     "replies.show_notice": _WATCHED,
     "dispatcher.parked": _INSTANT,
     "store.add": "the dispatcher's own: dispatcher.submit is the same moment",
-    "reader.name_of": _READ,
+    **{f"reader.{name}": _READ for name in ("name_of", "stands")},
     "store.stop_requested": _READ,
     "store.waiting_in": _READ,
     "store.of_thread": _READ,

@@ -36,6 +36,9 @@ async def test_an_agent_at_work_is_told_of_an_urgent_message(
     assert any(MEANWHILE in one and "run: echo 4711" in one for one in requests)
     first = await shared.record(ts)
     assert (first.state, first.result.heard) == ("succeeded", (shared.run_id(urgent),))
+    (root,) = (await shared.world.whole_trace(first.trace_id))["observations"]
+    agent = next(child for child in root["children"] if child["name"] == "execute-agent")
+    assert agent["metadata"]["heard_runs"] == shared.run_id(urgent)
 
 
 async def _until_shown(stage: Stage, ts: str, words: str) -> None:

@@ -206,6 +206,10 @@ class EmptyReader:
         self.content = MessageContent()
         """What Slack shows with each message."""
         self.messages: list[ThreadMessage] = []
+        self.deleted: set[str] = set()
+        """The ts of messages that Slack shows no more."""
+        self.asked_for: list[str] = []
+        """The ts of messages of which it was asked whether they are there."""
 
     async def read(self, request: RunRequest) -> ThreadView:
         self.reads += 1
@@ -214,6 +218,10 @@ class EmptyReader:
         content = request.content.merged(self.content)
         whole = request.model_copy(update={"content": content})
         return ThreadView(request=whole, messages=self.messages)
+
+    async def stands(self, request: RunRequest) -> bool:
+        self.asked_for.append(request.message_ts)
+        return request.message_ts not in self.deleted
 
     async def name_of(self, user: str) -> str:
         return f"name of {user}"

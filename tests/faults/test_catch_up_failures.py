@@ -19,7 +19,7 @@ from app.playground.slack.types import (
     FakeSlackConfig,
     Message,
 )
-from app.slack.api import SlackRateLimit, SlackRefusal
+from app.slack.api import SlackFault, SlackRateLimit, SlackRefusal
 from app.slack.limits import Rate
 from app.slack.listeners import create_bolt_app
 from app.slack.socket_mode import open_socket_mode
@@ -365,3 +365,21 @@ async def test_a_socket_that_looked_alive(open_absence: Open, how: str) -> None:
         assert sorted(map(int, absence.inbox.texts[:100])) == list(range(100))
         assert absence.inbox.texts[100] == "at last"
         assert all(one.late_s for one in list(absence.inbox.requests.values())[:100])
+
+
+async def test_what_is_said_while_slack_is_down(absence: Absence) -> None:
+    """Slack does not tell it afterwards, by whichever way it comes: found once Slack answers again, and only then is it taken for heard."""
+    await absence.was_there(MINUTE)
+    catch_up = absence.catch_up()
+    assert await catch_up.look()
+    absence.say("@Orion meanwhile", timedelta(0))
+    with absence.slack_does_not_tell():
+        for _ in range(2):
+            with pytest.raises(SlackFault):
+                await catch_up.look()
+    assert absence.inbox.texts == []
+    assert await catch_up.look()
+    assert absence.inbox.texts == ["meanwhile"]
+    pages = len(absence.calls("conversations.history"))
+    assert await catch_up.look()
+    assert len(absence.calls("conversations.history")) == pages

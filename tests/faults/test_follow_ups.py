@@ -371,6 +371,28 @@ async def test_a_thread_that_slack_does_not_show_is_looked_at_again(tmp_path: Pa
         await assert_silent(core, request)
 
 
+@pytest.mark.parametrize("is_deleted", [False, True], ids=["stands", "deleted"])
+async def test_what_slack_tells_again_may_be_deleted_by_then(
+    tmp_path: Path, *, is_deleted: bool
+) -> None:
+    """Nobody has heard of that either: it leaves no run; what catching up has found stands for certain."""
+    late = {"late_s": 60, "received_at": datetime.now(UTC), "text": json.dumps(ANSWER)}
+    told_again = make_request().model_copy(update={**late, "event_id": "Ev1"})
+    found = make_request(ts="1795302365.000000").model_copy(update={**late, "event_id": ""})
+    async with core_of(tmp_path) as core:
+        core.reader.deleted = {found.message_ts, *([told_again.message_ts] if is_deleted else [])}
+        assert await core.intake.accept(told_again)
+        assert await core.intake.accept(found)
+        await ended(core, found.run_id)
+        if is_deleted:
+            assert await core.store.get(told_again.run_id) is None
+            assert told_again.run_id not in core.replies.placed
+            assert await core.intake.accept(told_again)  # a third delivery
+            await until(lambda: core.reader.asked_for.count(told_again.message_ts) == 2)
+        else:
+            assert (await ended(core, told_again.run_id)).state is RunState.SUCCEEDED
+
+
 @pytest.mark.parametrize("messages", [TWO, THREE], ids=["answered", "silent"])
 async def test_what_a_process_left_undecided_the_next_one_decides(
     tmp_path: Path, messages: Sequence[ThreadMessage]

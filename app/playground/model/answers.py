@@ -192,7 +192,7 @@ def decide_answer(question: Question) -> Answer:
             asked=asked,
             number=number,
         )
-    text = _report(calls, outputs) if calls else _shaped_text(shape, seen)
+    text = _report(calls, seen) if calls else _shaped_text(shape, seen)
     return Answer(
         shape=shape, text="" if shape is Shape.REFUSED else text, asked=asked, number=number
     )
@@ -235,6 +235,8 @@ class _Conversation:
     previous_assistant: str = ""
     outputs: list[str] = field(default_factory=list)
     """What tools gave back since `asked`."""
+    told: list[str] = field(default_factory=list)
+    """What was said meanwhile, which `asked` holds as well."""
 
 
 def _read_conversation(messages: Sequence[Message]) -> _Conversation:
@@ -245,6 +247,9 @@ def _read_conversation(messages: Sequence[Message]) -> _Conversation:
             seen.outputs.append(message.text)
         elif message.role == "assistant":
             last_assistant = message.text or last_assistant
+        elif message.is_beside:
+            seen.asked += f"\n\n{message.text}"
+            seen.told.append(message.text.rpartition("\n\n")[2])
         elif text := person_text(message.text):
             told, answered, asked = _unfold(text)
             seen = _Conversation(
@@ -270,12 +275,13 @@ def _unfold(text: str) -> tuple[str, str, str]:
     return (told, answered, asked) if len(parts) > 1 else ("", "", text)
 
 
-def _report(calls: Sequence[ToolCall], outputs: Sequence[str]) -> str:
+def _report(calls: Sequence[ToolCall], seen: _Conversation) -> str:
     parts = ["I am Orion's offline model. This is what came back:"]
-    for call, output in zip(calls, outputs, strict=False):
+    for call, output in zip(calls, seen.outputs, strict=False):
         runs = [len(run) for run in re.findall(r"`{3,}", output)]
         fence = "`" * max([3, *(length + 1 for length in runs)])
         parts.append(f"`{call.label}`\n\n{fence}\n{output.rstrip()}\n{fence}")
+    parts += [f"Meanwhile you wrote: “{_quoted(text)}”" for text in seen.told]
     return "\n\n".join(parts)
 
 

@@ -187,11 +187,11 @@ def _said(message: dict[str, Any]) -> list[Message]:
         return []
     blocks = _blocks(message)
     results = [block for block in blocks if block["type"] == "tool_result"]
-    if results:
-        return [Message(role="tool", text=_text_of(block.get("content", ""))) for block in results]
-    return [
-        Message(role=message["role"], text=_text_of([b for b in blocks if not _is_reminder(b)]))
-    ]
+    given = [Message(role="tool", text=_text_of(block.get("content", ""))) for block in results]
+    text = _text_of([block for block in blocks if not _is_reminder(block)])
+    if given and not text:
+        return given
+    return [*given, Message(role=message["role"], text=text, is_beside=bool(given))]
 
 
 def _is_reminder(block: dict[str, Any]) -> bool:

@@ -42,6 +42,8 @@ class Message:
 
     role: Literal["user", "assistant", "tool"]
     text: str = field(repr=False)
+    is_beside: bool = False
+    """It came with what tools gave back, as what is told an agent in mid-run does: it goes on with what was asked before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

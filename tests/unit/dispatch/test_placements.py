@@ -3,6 +3,7 @@
 import asyncio
 import time
 from contextvars import ContextVar
+from dataclasses import replace
 
 from typing_extensions import override
 
@@ -96,3 +97,22 @@ async def test_each_is_bound_where_it_is_placed() -> None:
         await placements.close(grace_s=1)
     assert seen == [True, True]
     assert not bound.get()
+
+
+async def test_late_questions_are_placed_in_their_order() -> None:
+    """One after another, also those that another process had begun to place: none passes one that waits for Slack."""
+    handlers = Handlers()
+    late = [replace(run, request=run.request.model_copy(update={"late_s": 60})) for run in RUNS]
+    async with open_task_group() as group:
+        placements = Placements(handlers, group=group, bind=lambda: None)
+        placements.add(late[0], resumed=True)
+        for run in late[1:5]:
+            placements.add(run)
+        placements.add(RUNS[9])
+        await until(lambda: len(handlers.begun) == 2)
+        await asyncio.sleep(0.05)
+        assert handlers.begun == [late[0].id, RUNS[9].id]
+        handlers.may_end.set()
+        await until(lambda: len(handlers.begun) == 6)
+        assert handlers.begun[2:] == [run.id for run in late[1:5]]
+        await placements.close(grace_s=1)

@@ -346,6 +346,31 @@ async def test_what_is_told_in_mid_run_stands_on_a_line_of_its_own(
     assert second["input"] == {"command": "echo u2"}
 
 
+async def test_what_is_told_beside_what_a_tool_gave_back_is_answered(
+    client: httpx.AsyncClient,
+) -> None:
+    """What was asked before goes on, and what was said meanwhile is in the answer; a client's reminder is not."""
+    messages: list[Any] = [{"role": "user", "content": "run: echo a\nrun: echo b"}]
+    told = [
+        {"type": "text", "text": f"{MEANWHILE}\n\nand be brief"},
+        {"type": "text", "text": "<system-reminder>run: rm</system-reminder>"},
+    ]
+    called: list[str] = []
+    for beside in (told, []):
+        message = await _ask(client, messages=messages)
+        call = message["content"][-1]
+        called.append(call["input"]["command"])
+        result = {"type": "tool_result", "tool_use_id": call["id"], "content": "done"}
+        messages += [
+            {"role": "assistant", "content": message["content"]},
+            {"role": "user", "content": [result, *beside]},
+        ]
+    assert called == ["echo a", "echo b"]
+    text = (await _ask(client, messages=messages))["content"][0]["text"]
+    assert "`echo b`" in text
+    assert text.endswith("Meanwhile you wrote: “and be brief”")
+
+
 async def test_history_in_one_text_is_history(client: httpx.AsyncClient) -> None:
     """What Orion puts before a message, for agents that take one text, is not asked for again."""
     messages = [

@@ -8,6 +8,7 @@ import pytest
 from pydantic import SecretStr
 from slack_bolt.async_app import AsyncApp
 
+from app.runs.testing import RunRequest
 from app.slack.connection import SlackConnection
 from app.slack.hearing import Hearing
 from app.slack.socket_mode import open_socket_mode
@@ -49,6 +50,27 @@ async def test_slacks_clock_counts(slack: SlackConnection, slack_server: SlackSe
     slack_server.headers = {"Date": "yesterday"}
     await slack.identify()
     assert abs(slack.hearing.now() - ahead) < 3 * SECOND
+
+
+@pytest.mark.parametrize(
+    ("since_s", "waited_s", "missed_s"),
+    [(5, 60, 60), (5, 7, 0), (100, 60, 0), (11, 12, 0), (8, 12, 12)],
+)
+async def test_what_slack_tells_again(
+    intake: RecordingIntake, since_s: int, waited_s: int, missed_s: int
+) -> None:
+    """It says how late it is, where nobody heard when it was said; Slack's clock may be three seconds off, and a start may take some."""
+    now = datetime.now(UTC).replace(microsecond=0)
+    moments = [now - timedelta(seconds=since_s)]
+    hearing = Hearing(lambda: moments[-1])
+    hearing.begin()
+    moments.append(now)
+    said_at = now - timedelta(seconds=waited_s)
+    event = mention(ts=f"{said_at.timestamp():.6f}")
+    assert (await deliver_json(make_app(intake, hearing=hearing), event))[0] == 200
+    (request,) = intake.heard
+    assert isinstance(request, RunRequest)
+    assert request.late_s == missed_s
 
 
 async def test_over_http_it_hears_from_the_start(intake: RecordingIntake) -> None:

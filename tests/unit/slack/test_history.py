@@ -138,6 +138,40 @@ async def test_a_failing_page_is_repeated(
     assert len(await read(slack)) == 1
 
 
+@pytest.mark.parametrize(
+    ("answers", "stands"),
+    [
+        ([], True),
+        ([{"error": "thread_not_found"}], False),
+        ([{"error": "not_in_channel"}], True),
+        ([{"status": 502}] * 9, True),
+    ],
+    ids=["read", "no-thread", "refused", "down"],
+)
+async def test_whether_a_message_stands(
+    slack: SlackConnection,
+    slack_server: SlackServer,
+    answer: type[Answer],
+    answers: list[dict[str, Any]],
+    *,
+    stands: bool,
+) -> None:
+    """It is taken to, unless Slack says that it does not."""
+    slack_server.pages["all"] = [message(ROOT_TS)]
+    slack_server.fail("conversations.replies", *(answer(**one) for one in answers))
+    assert await slack.reader.stands(asked(ROOT_TS)) == stands
+
+
+async def test_a_message_that_is_not_listed_does_not_stand(
+    slack: SlackConnection, slack_server: SlackServer
+) -> None:
+    """Its thread is asked for that moment alone."""
+    slack_server.pages["all"] = [message(ROOT_TS)]
+    assert not await slack.reader.stands(asked())
+    (arguments,) = slack_server.arguments("conversations.replies")
+    assert arguments["oldest"] == arguments["latest"] == BEFORE
+
+
 async def test_a_person_is_called_by_name(
     slack: SlackConnection, slack_server: SlackServer, answer: type[Answer]
 ) -> None:

@@ -123,6 +123,14 @@ def test_cuts_fall_between_paragraphs_where_possible() -> None:
     ]
 
 
+def test_headings_go_with_what_is_below_them() -> None:
+    """Wherever the limit falls, no part ends in them."""
+    section = "# Heading\n\n## And another\n\n" + "word " * 40
+    for max_chars in range(600, 1_300, 10):
+        for part in split_markdown("\n\n".join([section] * 9), max_chars=max_chars)[:-1]:
+            assert not part.splitlines()[-1].startswith("#")
+
+
 def test_elements_are_counted() -> None:
     """A text of many small elements is cut by their number."""
     parts = split_markdown("\n\n".join(f"# {n}" for n in range(100)), max_elements=35)

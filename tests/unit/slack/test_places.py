@@ -63,6 +63,7 @@ async def test_help_is_what_an_empty_command_gets(world: World, text: str) -> No
     [
         ("sttaus", "did you mean status?"),
         ("status now", "Status takes nothing behind it."),
+        ("docker echo hi", "Mention me in a channel"),
         ("settings what is this", "I do not understand"),
         ("settings agent=codx", "did you mean codex?"),
         ("provider", "write `/orion provider NAME`; there are: `local`, `docker`."),
