@@ -178,6 +178,10 @@ class Masker:
 
     def has_secret(self, data: bytes) -> bool:
         """Whether a known secret, or what has the shape of one, is in a file; what is packed or encrypted is not looked into."""
+        if b"\0" in data and self.has_secret(
+            data.replace(b"\0", b"").lstrip(b"\xff\xfe")
+        ):  # as in UTF-16, behind its mark
+            return True
         if any(spelling.encode() in data for spelling in self._spellings):
             return True
         text = data.decode("latin-1")

@@ -275,6 +275,9 @@ class Attempt:
             self.agent_step.generation(counted)
 
 
+CUT_THREAD = (
+    "Not all of what was said in this thread before could be read: Slack did not tell it in time."
+)
 BY_MODEL = frozenset(
     {
         AgentErrorCode.EXECUTION_FAILED,
@@ -399,6 +402,8 @@ async def open_attempt(
             hand_over=begun.hand_over,
             approvals=begun.approvals,
         )
+        if begun.conversation.is_cut:
+            attempt.notes.append(CUT_THREAD)
         if (checkpoint := begun.checkpoint) is not None:
             told = checkpoint.model_failure
             attempt.model_failure = AgentErrorCode(told) if told else None
@@ -532,4 +537,6 @@ async def read_conversation(run: Run, ports: RunPorts) -> Conversation:
     if view.request.is_root:
         return Conversation(request=view.request)
     records = await retry_store(lambda: ports.store.of_thread(run.thread))
-    return Conversation(request=view.request, records=records, thread=view.messages)
+    return Conversation(
+        request=view.request, records=records, thread=view.messages, is_cut=view.is_cut
+    )

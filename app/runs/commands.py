@@ -36,6 +36,7 @@ from app.runs.request import (
     MemoryVerb,
     RunRequest,
     Surface,
+    bare_word,
 )
 from app.runs.selection import (
     Catalog,
@@ -72,6 +73,8 @@ _DONE: Mapping[Scope, tuple[str, str]] = {
         "This channel's defaults are forgotten.",
     ),
 }
+MUTING = ("mute", "unmute")
+NOT_MUTED = "In a direct message everything is for me, so there is nothing to mute. `stop` ends what I am at."
 HELP = (
     "Yours: `settings agent=… model=… sandbox=… repo=… branch=…`; this channel's: `settings channel …`; "
     "forgotten by `settings reset` and `settings channel reset`; `repo=none` is for none. One message's own: the same words at its beginning."
@@ -83,8 +86,8 @@ async def answer_without_agent(
 ) -> Outcome | None:
     """Returns how the run ends if it needs no agent; None = it does. A command is carried out; safe to repeat."""
     request = run.request
-    if request.memory_command is not None:
-        return await answer_memory_command(run, ports, policy)
+    if at_once := await _answer_words(run, ports, policy):
+        return at_once
     options = request.options
     command = options.command
     rules = catalog.rules_of(request.channel)
@@ -119,6 +122,12 @@ async def answer_without_agent(
             last_run=next((one for one in reversed(context.earlier) if one.effective), None),
         ),
     )
+
+
+async def _answer_words(run: Run, ports: RunPorts, policy: RunPolicy) -> Outcome | None:
+    if run.request.surface is Surface.DM and bare_word(run.request.text) in MUTING:
+        return _said(NOT_MUTED)
+    return await answer_memory_command(run, ports, policy)
 
 
 async def tell_change(run: Run, ports: RunPorts) -> None:

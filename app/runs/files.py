@@ -264,20 +264,22 @@ class _Allowance:
 
     def __init__(self, limits: FileSettings, *, verb: str) -> None:
         self._limits = limits
-        self._verb = verb
+        self._too_many = f"I {verb} {limits.files_per_run} files at a time"
+        self._too_much = f"I {verb} {limits.files_mib_per_run} MiB of files at a time"
         self._files = limits.files_per_run
         self._bytes = limits.files_mib_per_run * MIB
 
     def most_bytes(self) -> int:
         """Returns how large the next file may be. Raises: UnreadableFileError: there may be none."""
-        if self._files == 0:
-            raise UnreadableFileError(
-                f"I {self._verb} {self._limits.files_per_run} files at a time"
-            )
-        if self._bytes <= 0:
-            most = self._limits.files_mib_per_run
-            raise UnreadableFileError(f"I {self._verb} {most} MiB of files at a time")
+        if self._files == 0 or self._bytes <= 0:
+            raise UnreadableFileError(self._too_much if self._files else self._too_many)
         return min(self._limits.file_max_mib * MIB, self._bytes)
+
+    def why_too_large(self) -> str:
+        """Returns why a larger file than that is not taken."""
+        most = self._limits.file_max_mib
+        is_last = self._bytes < most * MIB
+        return self._too_much if is_last else f"it is larger than {most:.4g} MiB"
 
     def count(self, size: int) -> None:
         self._files -= 1
@@ -548,7 +550,7 @@ class _Outbox:
         except SandboxError as exc:
             if exc.code is not SandboxErrorCode.FILE_TOO_LARGE:
                 raise
-            raise UnreadableFileError(f"it is larger than {most / MIB:.4g} MiB") from exc
+            raise UnreadableFileError(self._allowance.why_too_large()) from exc
         if not data:
             raise UnreadableFileError("it is empty")
         has_secret = self._attempt.has_secret

@@ -79,9 +79,11 @@ class FollowUpFilter:
         if is_two_party(view):
             return Decision(is_answered=True, reason="two_party")
         self._remember_crowd(view)
-        if not self._is_judged(request):
+        if not self._is_judged(request) or request.late_s:  # by now the talk has gone on without it
             return _silent("people")
-        return find_sure(view) or await self._ask_model(view)
+        decision = find_sure(view) or await self._ask_model(view)
+        # It may have been muted meanwhile.
+        return await self._decide_by_records(request) or decision
 
     async def is_deleted(self, request: RunRequest) -> bool:
         """Whether the message of an event that Slack has sent again is no more: nobody has heard of its deletion either."""

@@ -40,11 +40,13 @@ class ThreadView:
     """With all that its message holds, and names in place of ids: the events that told of it may have left some out."""
     messages: Sequence[ThreadMessage] = ()
     """Older than the request's, oldest first, the root included."""
+    is_cut: bool = False
+    """There may be more, which Slack did not tell in time."""
 
 
 class ThreadReader(Protocol):
     async def read(self, request: RunRequest) -> ThreadView:
-        """Reads a request's thread; bounded to 12 s besides the time in line for Slack's limits. Never raises.
+        """Reads a request's thread; bounded to 12 s besides the time in line for Slack's limits, or to twice that. Never raises.
 
         Where Slack cannot be read the request is as it came, with no messages: history then comes from Orion's own records alone.
         """
@@ -133,6 +135,8 @@ class Conversation:
     request: RunRequest
     records: Sequence[Run] = ()
     thread: Sequence[ThreadMessage] = ()
+    is_cut: bool = False
+    """Of the thread more was said than could be read."""
     placed: Mapping[str, PlacedFile] = field(default_factory=dict)
     """Files of its messages, by `AttachedFile.key`."""
 

@@ -23,6 +23,7 @@ from app.runs.request import (
     run_id_for,
     slack_time,
 )
+from app.runs.selection import PICK_WITHIN
 from app.runs.stop import Stops, StopSignals, may_be_meant
 
 WRITE_TIMEOUT_S = 2.0
@@ -33,8 +34,6 @@ MUTED = (
     "Muted: in this thread I answer only messages that mention me. Write `unmute` to change that."
 )
 UNMUTED = "Not muted any more: in this thread I answer replies without a mention again, as far as this channel's rules go."
-PICK_WITHIN = timedelta(hours=1)
-"""After the person was asked."""
 PICKED = "repository"
 """In place of a click's ts, in the id of the run that follows a message's first question for a repository: there is one."""
 MAX_FOLLOWERS = 50

@@ -520,7 +520,7 @@ def why_no_change(request: RunRequest, policy: RunPolicy) -> str:
 def _why_no_default(request: RunRequest, policy: RunPolicy) -> str:
     """Returns why a message may not change its channel's defaults, as the settings have it."""
     if policy.channel_defaults_by is None:
-        is_guest = request.is_external and request.surface is Surface.CHANNEL
+        is_guest = request.is_bot or (request.is_external and request.surface is Surface.CHANNEL)
         return "a channel's defaults are for people of this workspace to change" if is_guest else ""
     if may_change_channel(request.user, policy):
         return ""

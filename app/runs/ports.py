@@ -184,6 +184,10 @@ class ReplySink(Protocol):
         """
         ...
 
+    async def settle_question(self, asking: Run, follower: Run) -> None:
+        """Shows that a question for a repository is settled, by the run that follows it: it has no buttons any more. Never raises."""
+        ...
+
     async def attach(self, run: Run, *, name: str, content: str, resumed: bool) -> Delivery:
         """Shares a text file in the thread; not again when `resumed` and one of that name is there. Raises: LeaseLostError."""
         ...

@@ -4,12 +4,13 @@ What the message says counts, else what its thread has, else the person's defaul
 `orion.toml`, else the settings'. A thread has the provider where its files are, its repository, and the agent and model that
 answered last, whoever asked; what somebody else has for a default moves nothing. A model belongs to an agent, a branch to a repository: a choice of another one from nearer
 by drops what was chosen for the first. Where neither message nor thread names a repository, the words of a message may, by the
-operator's rules; where they may mean several, the person is asked.
+operator's rules; where they may mean several, or it is still open for a question before it in the thread, the person is asked.
 """
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 from pydantic import TypeAdapter
@@ -34,6 +35,8 @@ _SHORTEST_STEM = 4
 """Of a word, to be looked for in its other forms."""
 _BEFORE_CHARS = 80
 """In which a word is denied."""
+PICK_WITHIN = timedelta(hours=1)
+"""After the person was asked."""
 MAX_CANDIDATES = 9
 """Of which people choose; all are among them up to there."""
 _DENIED = re.compile(
@@ -119,6 +122,8 @@ class SelectionContext:
 
     earlier: Sequence[Run] = ()
     """Those of its thread that were executed before, in order."""
+    waiting: tuple[str, ...] = ()
+    """Between which repositories somebody may still choose for a question asked before in the thread."""
     session: Session | None = None
     """Its thread's."""
     person: Defaults = field(default_factory=Defaults)
@@ -236,7 +241,7 @@ def choose(said: RunOptions, context: SelectionContext, catalog: Catalog) -> Cho
     chosen_repo = chosen(place_of_repo, "" if repo == NO_REPO else repo, nothing)
     meant: Sequence[str] = ()
     if chosen_repo.source not in (Source.MESSAGE, Source.THREAD):
-        meant = find_repositories(said, context)
+        meant = find_repositories(said, context) or context.waiting
     if meant:
         is_open = len(meant) > 1
         chosen_repo = nothing if is_open else Chosen(value=meant[0], source=Source.RULE)
@@ -434,8 +439,10 @@ async def choose_for(run: Run, ports: RunPorts, catalog: Catalog) -> Choice:
 async def context_of(run: Run, ports: RunPorts, catalog: Catalog) -> SelectionContext:
     """Returns who asks where, with what was said before."""
     request, options = run.request, run.request.options
+    before = await _before(run, ports)
     return SelectionContext(
-        earlier=await _earlier(run, ports),
+        earlier=[other for other in before if other.attempt > 0],
+        waiting=_waiting(before, now=ports.clock.now()),
         session=await retry_store(lambda: ports.sessions.get(session_id_for(run.thread))),
         person=await retry_store(lambda: ports.defaults.get(request.team, request.user)),
         channel=await retry_store(lambda: ports.defaults.get(request.team, request.channel)),
@@ -445,12 +452,27 @@ async def context_of(run: Run, ports: RunPorts, catalog: Catalog) -> SelectionCo
     )
 
 
-async def _earlier(run: Run, ports: RunPorts) -> Sequence[Run]:
-    """Returns the runs of its thread that were executed before it."""
-    if run.request.thread_ts == run.request.message_ts:
+async def _before(run: Run, ports: RunPorts) -> Sequence[Run]:
+    """Returns the runs of its thread that were asked for before it."""
+    if run.request.is_root:
         return ()
     return [
         other
         for other in await retry_store(lambda: ports.store.of_thread(run.thread))
-        if other.attempt > 0 and other.request.message_ts < run.request.message_ts
+        if other.request.message_ts < run.request.message_ts
     ]
+
+
+def _waiting(runs: Sequence[Run], *, now: datetime) -> tuple[str, ...]:
+    """Returns between which repositories somebody may still choose for one of these runs."""
+    followed = {run.request.retry_of for run in runs}
+    return next(
+        (
+            run.result.candidates
+            for run in runs
+            if run.result.candidates
+            and run.id not in followed
+            and now - (run.ended_at or run.created_at) <= PICK_WITHIN
+        ),
+        (),
+    )

@@ -1,8 +1,7 @@
 """The steps of a run, resumable from its record: `place` makes the thinking message, `advance` makes the answer."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -36,13 +35,10 @@ from app.runs.request import Addressing, RunId, RunRequest, Thread
 from app.runs.runners import Runners
 from app.runs.selection import Choice, choose_for, decode_choice
 from app.runs.stop import RunStoppedError, StopRequest, Stops, StopSignals
-from sandbox_runtime.task_group import open_task_group
 
 _log = get_logger(__name__)
 
 HEARD_BEFORE = "I was told this while I was at the message before it: the answer above is to both."
-STOP_LOOK_S = 1.0
-"""Between two looks of a slice for a stop."""
 
 
 class RunService:
@@ -184,8 +180,10 @@ class RunService:
             if is_first:
                 trace_waiting(run, trace, now=self._ports.clock.now())
             with self._live_logs.record(run.id, goes_on=not is_first) as tell:
+                # Where work is done in slices there may be nobody else who listens.
+                is_alone = begun.slice_s is not None
                 async with (
-                    self._hear_stop(begun),
+                    self._signals.listening(self._ports.store) if is_alone else nullcontext(),
                     open_attempt(self._ports, begun, trace=trace, tell=tell) as attempt,
                 ):
                     result = await execute(
@@ -266,24 +264,6 @@ class RunService:
         )
         async with self._placing.lock_of(run):
             return await retry_store(begin)
-
-    @asynccontextmanager
-    async def _hear_stop(self, begun: Begun) -> AsyncIterator[None]:
-        """Looks itself for a stop while a slice goes: where work is done in slices there may be nobody else who does."""
-        if begun.slice_s is None:
-            yield
-            return
-
-        async def look() -> None:
-            while begun.stop.user is None:
-                await asyncio.sleep(STOP_LOOK_S)
-                with suppress(OSError, TimeoutError):  # the next look is a second away
-                    await self._signals.look(self._ports.store)
-
-        async with open_task_group() as group:
-            looking = group.create_task(look())
-            yield
-            looking.cancel()
 
     async def _record(self, run: Run, **changes: Unpack[RunChanges]) -> Run:
         return await retry_store(lambda: self._ports.store.update(run.id, **changes))
@@ -374,13 +354,22 @@ class Placing:
 
     async def _settle_once(self, run: Run) -> Run | None:
         decision = await self.follow_ups.decide(run)
-        if decision.is_answered:
-            # On record before anybody sees it: after a crash nothing is decided otherwise of what stands in the thread.
-            await retry_store(lambda: self._ports.store.amend(run.id, _for_orion))
-            self.follow_ups.count(decision)
-        elif await self._discard(run):
+        if not decision.is_answered and await self._discard(run):
             self.follow_ups.count(decision)
             return None
+        if decision.is_answered:
+            now = await self._find_accepted(run)
+            if now is None or now.stop_requested_by is not None:  # deleted: decided anew
+                return now
+            # On record before anybody sees it: after a crash nothing is decided otherwise of what stands in the thread.
+            for_orion = partial(_for_orion, run.request)
+            await retry_store(lambda: self._ports.store.amend(run.id, for_orion))
+        found = await self._find_accepted(run)
+        if decision.is_answered and found is not None and not found.request.is_candidate:
+            self.follow_ups.count(decision)
+        return found
+
+    async def _find_accepted(self, run: Run) -> Run | None:
         found = await retry_store(lambda: self._ports.store.get(run.id))
         return found if found is not None and found.state is RunState.ACCEPTED else None
 
@@ -400,6 +389,14 @@ class Placing:
             entry = self._entry(run, at=self._ports.clock.now())
             await retry_store(lambda: self._dispatcher.schedule(run, entry=entry, **changes))
             _log_placed(changes)
+            await self._settle_question(run)
+
+    async def _settle_question(self, run: Run) -> None:
+        """Shows where it was asked which repository is meant that this run follows, if it does."""
+        earlier = run.request.retry_of
+        asking = await retry_store(lambda: self._ports.store.get(earlier)) if earlier else None
+        if asking is not None and asking.result.candidates:
+            await self._ports.replies.settle_question(asking, run)
 
     async def ensure(self, run: Run) -> Run:
         """Returns the run with its thinking message in Slack; `reply_ts` stays None when Slack refuses for good.
@@ -486,8 +483,8 @@ class Placing:
         await self._record(run.id, state=RunState.FAILED, ended_at=now)
 
     async def _complete(self, run: Run) -> Run:
-        """Asks Slack what the message of a run holds that seems to hold nothing: the event that told of it may lack its files."""
-        if not run.request.is_empty:
+        """Asks Slack what a message holds of which it is told what was not taken: the event that told of it may lack its files."""
+        if not (run.request.is_empty or run.request.memory_command):
             return run
         view = await self._ports.reader.read(run.request)
         await retry_store(lambda: self._ports.store.amend(run.id, view.request.completing))
@@ -544,7 +541,10 @@ class Placing:
         return self._locks.setdefault(key, asyncio.Lock())
 
 
-def _for_orion(request: RunRequest) -> RunRequest:
+def _for_orion(decided: RunRequest, request: RunRequest) -> RunRequest:
+    """Returns a request as certain to be for Orion; as it is if it was edited since that was decided."""
+    if (request.text, request.content) != (decided.text, decided.content):
+        return request
     return request.model_copy(update={"addressing": Addressing.CLEAR})
 
 

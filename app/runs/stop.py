@@ -16,6 +16,7 @@ from app.runs.options import parse_options
 from app.runs.policy import FOR_NO_GUESTS, RunPolicy, by_rule, may_stop
 from app.runs.ports import Dispatcher, RunPorts, RunStore
 from app.runs.request import RunId, RunRequest
+from sandbox_runtime.task_group import open_task_group
 
 _log = get_logger(__name__)
 
@@ -197,6 +198,14 @@ class StopSignals:
             is_placed = run.state is not RunState.ACCEPTED
             if is_placed and stop.hearing and may_be_told(run.request, at_work=stop.hearing):
                 stop.hear(run.request)
+
+    @asynccontextmanager
+    async def listening(self, store: RunStore) -> AsyncIterator[None]:
+        """Looks twice a second while inside."""
+        async with open_task_group() as group:
+            task = group.create_task(self.listen_forever(store))
+            yield
+            task.cancel()
 
     async def listen_forever(self, store: RunStore) -> None:
         """Looks twice a second."""

@@ -223,13 +223,25 @@ def question_text(run: Run) -> str:
     if request.unseen:
         shown = escape(neutralise(_shortened(" ".join(request.unseen.split()))))
         facts.append(f"<@{request.user}> asked: “{shown}”")
-    if repo := request.picked_repo:
-        chosen = "no repository" if repo == NO_REPO else escape(neutralise(repo))
-        facts.append(f"{chosen}, chosen by <@{request.user}>")
+    if request.picked_repo:
+        facts.append(_chosen_text(run))
     if late_s := request.late_s:
         whole_s = late_s - late_s % 60 if late_s > 60 else late_s  # noqa: PLR2004 - seconds of a minute
         facts.append(f"asked {duration_text(whole_s)} ago, while I was away")
     return _facts(*facts)
+
+
+def settled_text(run: Run) -> str:
+    """Returns what stands where it was asked which repository is meant, once a run follows."""
+    if run.request.picked_repo:
+        return f"Which repository is meant? {_chosen_text(run)}."
+    return "Which repository is meant? Not asked any more: the message was edited, or taken back."
+
+
+def _chosen_text(run: Run) -> str:
+    repo = run.request.picked_repo
+    chosen = "no repository" if repo == NO_REPO else escape(neutralise(repo))
+    return f"{chosen}, chosen by <@{run.request.user}>"
 
 
 def render_progress(run: Run, shown: Progress) -> MessagePart:

@@ -309,10 +309,8 @@ class CatchUp:
                 continue
             intent = self._messages.read(body, received_at=datetime.now(UTC))
             match intent:
-                case RunRequest(is_candidate=True):
-                    pass  # nobody called Orion: by now the talk has gone on without it
                 case RunRequest() if intent.asked_at < oldest:
-                    figures.too_old += 1
+                    figures.too_old += not intent.is_candidate
                 case RunRequest() if intent.run_id in found.answered:
                     figures.known += 1
                 case RunRequest() | StopThread() | StopDirectMessages() | MuteThread() if (
@@ -334,6 +332,8 @@ class CatchUp:
         request = intent.model_copy(update={"late_s": max(int(late_s), 1) if is_late else 0})
         if await self._messages.act(request):
             figures.accepted += 1
+            return
+        if request.is_candidate:  # nobody called Orion, and it is at nothing there
             return
         figures.known += 1
         if was_edited:

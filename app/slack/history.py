@@ -58,19 +58,15 @@ class SlackThreadReader:
 
     async def read(self, request: RunRequest) -> ThreadView:
         collected: dict[str, Mapping[str, Any]] = {}
-        line_s = self._api.limits.line_s("conversations.replies")
-        limit_s = SHORT_READ_S if request.is_root else READ_TIMEOUT_S + line_s
+        line_s, is_cut = self._line_s, False
         # Without its own name it would take its own messages for another app's.
         is_known = not request.is_candidate or self._identity() is not None
-        try:
-            if is_known and _is_worth_reading(request, line_s=line_s):
-                async with within(limit_s):
-                    await self._collect(request, collected)
-        except SlackFault as exc:
-            # What was read until then still serves.
-            self._log.warning("slack.history_failed", thread=request.thread.key, error=exc.word)
-            if request.is_candidate:  # but not to say who has written here
-                collected.clear()
+        if is_known and _is_worth_reading(request, line_s=line_s):
+            fault = await self._try_collect(request, collected)
+            if fault is not None and self._line_s > line_s and not request.is_root:
+                # It came to Slack's limits on the way, and waits for its turn once more.
+                fault = await self._try_collect(request, collected)
+            is_cut = fault is not None and not isinstance(fault, SlackRefusal)
         own = collected.pop(request.message_ts, None)
         content = content_of(own) if own else NO_CONTENT
         others = (shared for one in collected.values() for shared in content_of(one).shared)
@@ -87,7 +83,26 @@ class SlackThreadReader:
         return ThreadView(
             request=request.model_copy(update=named),
             messages=tuple(self._message(collected[ts], ts) for ts in older),
+            is_cut=is_cut,
         )
+
+    @property
+    def _line_s(self) -> float:
+        return self._api.limits.line_s("conversations.replies")
+
+    async def _try_collect(
+        self, request: RunRequest, collected: dict[str, Mapping[str, Any]]
+    ) -> SlackFault | None:
+        """Returns why it is not whole; None: it is. What was read until then still serves, but not to say who has written here."""
+        try:
+            async with within(SHORT_READ_S if request.is_root else READ_TIMEOUT_S + self._line_s):
+                await self._collect(request, collected)
+        except SlackFault as exc:
+            self._log.warning("slack.history_failed", thread=request.thread.key, error=exc.word)
+            if request.is_candidate:
+                collected.clear()
+            return exc
+        return None
 
     async def stands(self, request: RunRequest) -> bool:
         collected: dict[str, Mapping[str, Any]] = {}
@@ -181,7 +196,7 @@ class SlackThreadReader:
             self._log.info("slack.names_unknown", count=len(unknown), error=exc.word)
 
     async def _ask_name(self, one: str) -> str:
-        """Returns the name of a person or a channel, their id where Slack tells none: of people of other companies, say."""
+        """Returns the name of a person or a channel; their id where Slack tells none, as of people of other companies, and of private channels."""
         is_channel = one.startswith(_CHANNEL_SIGNS)
         method = "conversations.info" if is_channel else "users.info"
         key = "channel" if is_channel else "user"
@@ -193,6 +208,8 @@ class SlackThreadReader:
                 self._log.warning("slack.name_refused", method=method, error=exc.word)
             return one
         found = object_of(response, key)
+        if found.get("is_private"):  # whoever reads this may not be in it
+            return one
         return (text_of(found, "name") if is_channel else _name(found)) or one
 
     def _named(self, text: str) -> str:

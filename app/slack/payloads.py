@@ -139,11 +139,13 @@ def _command(
     *,
     is_external: bool,
 ) -> StopThread | StopDirectMessages | MuteThread | None:
-    """Returns what the bare word asks for; None where it is a request like any other: at the top of a channel.
+    """Returns what the bare word asks for; None where it is a message like any other: at the top of a channel, or another app's without a mention.
 
-    In a direct message all is for Orion, so that there is nothing to mute.
+    In a direct message all is for Orion, so that there is nothing to mute, which is told.
     """
     user, ts, is_dm = _author(event), event["ts"], _surface(event) is Surface.DM
+    if event.get("bot_id") and addressing is Addressing.NONE:
+        return None
     if word == "stop" and thread.thread_ts != ts:
         return StopThread(thread=thread, user=user, ts=ts, is_external=is_external)
     if word == "stop" and is_dm:

@@ -31,6 +31,7 @@ from app.slack.blocks import (
     render_plain_result,
     render_result,
     render_thinking,
+    settled_text,
 )
 from app.slack.live import (
     LatePosts,
@@ -190,6 +191,13 @@ class SlackReplies:
             if resumed and CHANGE_PART in await self._messages.find(run.request):
                 return
             await self._messages.post(run.request, part, number=CHANGE_PART, in_channel=True)
+
+    async def settle_question(self, asking: Run, follower: Run) -> None:
+        if not asking.reply_ts:
+            return
+        part = MessagePart(blocks=(), text=settled_text(follower))
+        async with self._telling(asking.id, "settle_question"):
+            await self._messages.update(asking.request, part, number=0, ts=asking.reply_ts)
 
     async def attach(self, run: Run, *, name: str, content: str, resumed: bool) -> Delivery:
         data = content.encode()

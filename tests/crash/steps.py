@@ -183,6 +183,7 @@ SPARED: Mapping[str, str] = {
     "defaults.keep": _SAME,
     "defaults.last_change": _READ,
     "replies.tell_change": "looked for before it is told again: tests/unit/slack/test_replies.py",
+    "replies.settle_question": "the buttons stay if it is killed before; who presses one is told what became of the question",
     "replies.tell_unshared": "looked for before it is told again: tests/unit/slack/test_replies.py",
     "sessions.find": "only the command line reads it",
     "sessions.all": "only the command line reads it",

@@ -201,6 +201,7 @@ async def test_a_hundred_messages_and_kill_9(
         assert all(run.request.late_s for run in runs)
         _assert_once(stage)
         _assert_in_order(runs)
+        _assert_none_was_passed(stage, runs)
 
 
 async def _kill_once_accepted(stage: Stage) -> int:
@@ -231,9 +232,19 @@ def _assert_once(stage: Stage) -> None:
     assert not any(has_stop_button(message) for message in shown)
 
 
+def _assert_none_was_passed(stage: Stage, runs: Sequence[Run]) -> None:
+    """People take turns; those of a person's that wait for none before them in their thread are taken up as they were asked."""
+    assert isinstance(stage.orion.database, Path)
+    with closing(sqlite3.connect(stage.orion.database)) as database:
+        claimed = dict(database.execute("SELECT id, claimed_at FROM orion_runs"))
+    for person in (YOU, COLLEAGUE):
+        own = [run for run in runs if run.request.user == person and run.request.is_root]
+        taken_up = [claimed[run.id] for run in own]
+        assert taken_up == sorted(taken_up)
+
+
 def _assert_in_order(runs: Sequence[Run]) -> None:
-    """In each thread, and of those that wait for none before them in theirs: all are one person's, and none passes another."""
-    threads: dict[str, list[Run]] = {"": [run for run in runs if run.request.is_root]}
+    threads: dict[str, list[Run]] = {}
     for run in runs:
         threads.setdefault(run.thread.key, []).append(run)
     for thread in threads.values():

@@ -42,6 +42,8 @@ class Inbox(Intake):
 
     def __init__(self) -> None:
         self.requests: dict[RunId, RunRequest] = {}
+        self.threads: set[str] = set()
+        """The roots of those that it is at."""
         self.stops: list[str] = []
         self.revisions: list[Revision] = []
         self.fails_after: int | None = None
@@ -57,6 +59,8 @@ class Inbox(Intake):
             raise OSError("killed")
         if self.bug_in and self.bug_in in request.text:
             raise ValueError(self.bug_in)
+        if request.is_candidate and request.thread_ts not in self.threads:
+            return False
         is_new = request.run_id not in self.requests
         self.requests.setdefault(request.run_id, request)
         return is_new

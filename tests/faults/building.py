@@ -106,6 +106,7 @@ class JournalReplies:
     ephemerals: list[tuple[str, str, str]] = field(default_factory=list)
     attached: list[tuple[str, str, str]] = field(default_factory=list)
     changes: list[tuple[ChannelChange, bool]] = field(default_factory=list)
+    settled: list[tuple[RunId, RunId]] = field(default_factory=list)
     cards: list[Approval] = field(default_factory=list)
     notices: list[tuple[Notice, bool]] = field(default_factory=list)
     shows_no_card: bool = False
@@ -158,6 +159,9 @@ class JournalReplies:
         del run
         self.changes.append((change, resumed))
 
+    async def settle_question(self, asking: Run, follower: Run) -> None:
+        self.settled.append((asking.id, follower.id))
+
     async def attach(self, run: Run, *, name: str, content: str, resumed: bool) -> Delivery:
         del resumed
         self.attached.append((run.id, name, content))
@@ -206,6 +210,7 @@ class EmptyReader:
         self.content = MessageContent()
         """What Slack shows with each message."""
         self.messages: list[ThreadMessage] = []
+        self.is_cut = False
         self.deleted: set[str] = set()
         """The ts of messages that Slack shows no more."""
         self.asked_for: list[str] = []
@@ -217,7 +222,7 @@ class EmptyReader:
             await self.goes_on.wait()
         content = request.content.merged(self.content)
         whole = request.model_copy(update={"content": content})
-        return ThreadView(request=whole, messages=self.messages)
+        return ThreadView(request=whole, messages=self.messages, is_cut=self.is_cut)
 
     async def stands(self, request: RunRequest) -> bool:
         self.asked_for.append(request.message_ts)

@@ -64,22 +64,27 @@ async def test_all_that_is_for_orion_is_found_oldest_first(absence: Absence) -> 
     absence.say("two, in private", 40 * MINUTE, channel=DM)
     absence.say("not for it", 35 * MINUTE)
     absence.say("nor this", 35 * MINUTE, thread_ts=old)
+    absence.inbox.threads = {new}
+    absence.say("and without a mention", 25 * MINUTE, thread_ts=new)
     absence.say("@Orion five", 10 * MINUTE, channel=RANDOM)
     absence.say("@Orion heard", 70 * MINUTE)
     await absence.was_there(HOUR)
     is_done, told = await absence.look()
-    assert absence.inbox.texts == ["one", "two, in private", "three", "four", "five"]
+    assert absence.inbox.texts == [
+        *("one", "two, in private", "three", "and without a mention", "four", "five")
+    ]
     assert is_done
-    assert (told["accepted"], told["left_over"], told["too_old"]) == (5, 0, 0)
+    figures = [told[name] for name in ("accepted", "known", "left_over", "too_old")]
+    assert figures == [6, 0, 0, 0]
     late = [round(one.late_s / 60) for one in absence.inbox.requests.values()]
-    assert late == [50, 40, 30, 20, 10]
+    assert late == [50, 40, 30, 25, 20, 10]
     first = next(iter(absence.inbox.requests.values()))
     assert first.run_id == run_id_for(team=TEAM_ID, channel=GENERAL, message_ts=new)
     with_it = len(absence.calls("conversations.history"))
     catch_up = absence.catch_up()
     assert await catch_up.look()
     assert await catch_up.look()  # and now it is known to be heard
-    assert len(absence.inbox.requests) == 5
+    assert len(absence.inbox.requests) == 6
     assert len(absence.calls("conversations.history")) == 2 * with_it
 
 

@@ -66,6 +66,15 @@ def test_who_may_change_them(
         assert find_refusal(request, policy, runs_last_hour=1, unfinished=1) is None
 
 
+@pytest.mark.parametrize("people", [None, frozenset({"B2"})])
+def test_other_apps_change_them_only_where_they_are_named(people: frozenset[str] | None) -> None:
+    """Though they may ask."""
+    policy = replace(POLICY_HERE, channel_defaults_by=people)
+    request = asked(CHANGE).model_copy(update={"user": "B2", "is_bot": True})
+    refusal = find_refusal(request, policy, runs_last_hour=1, unfinished=1, bot_turns=1)
+    assert (refusal is None) == (people is not None)
+
+
 async def test_an_edited_question_changes_nothing_either(tmp_path: Path) -> None:
     """A question that waits and is edited into a change of the channel's defaults is refused like one that came so."""
     policy = replace(POLICY_HERE, capacity=1, channel_defaults_by=frozenset())

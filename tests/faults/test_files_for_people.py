@@ -94,6 +94,7 @@ async def test_a_file_is_shared_again_only_when_it_has_changed(tmp_path: Path) -
     [
         ({"files_per_run": 1}, "printf 1 > out/a; printf 1 > out/b", "b (I share 1 files at a time)"),
         ({"file_max_mib": 1}, "head -c 1048577 /dev/zero > out/big; printf 1 > out/a", "big (it is larger than 1 MiB)"),
+        ({"file_max_mib": 2, "files_mib_per_run": 2}, "printf 1 > out/a; head -c 2097152 /dev/zero > out/big", "big (I share 2 MiB of files at a time)"),
         ({}, "printf 'user hunter2 is in' > out/key; printf 1 > out/a", "key (there is a secret in it)"),
         ({}, "printf 1 > out/hunter2; printf 1 > out/a", "[redacted] (there is a secret in it)"),
         ({}, ": > out/empty; printf 1 > out/a", "empty (it is empty)"),

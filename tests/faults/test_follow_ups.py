@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from typing_extensions import override
 
+from app.runs.attempt import CUT_THREAD
 from app.runs.testing import (
     JUDGEMENTS,
     MUTED,
@@ -119,6 +120,16 @@ async def test_the_only_person_of_a_thread_is_answered(tmp_path: Path) -> None:
         assert (run.state, run.result.answer) == (RunState.SUCCEEDED, "the answer")
         assert run.request.addressing is Addressing.CLEAR
         assert dict(core.service.follow_ups) == {("answered", "two_party"): 1}
+
+
+async def test_what_could_not_be_read_of_the_thread_is_told(tmp_path: Path) -> None:
+    """Below the answer, once; the question at its top has nothing before it."""
+    async with core_of(tmp_path) as core:
+        core.reader.is_cut = True
+        first = await begin_thread(core)
+        assert CUT_THREAD not in first.result.answer
+        await core.intake.accept(request := reply(1))
+        assert (await ended(core, request.run_id)).result.answer.count(CUT_THREAD) == 1
 
 
 @pytest.mark.parametrize("messages", [THREE, WITH_BOT], ids=["person", "app"])
@@ -351,6 +362,45 @@ async def test_another_event_of_the_message_makes_it_certain(tmp_path: Path, is_
         run = await ended(core, request.run_id)
         assert run.state is RunState.SUCCEEDED
         assert core.replies.placed.count(request.run_id) == 1
+
+
+async def test_no_late_reply_is_judged(tmp_path: Path) -> None:
+    """Several people go on without Orion while it is away; whoever was alone with it is answered all the same."""
+    judge = PaperJudge()
+    async with core_of(tmp_path, JUDGED, judge=judge, judgements_day=5) as core:
+        await begin_thread(core, THREE)
+        late = reply(1).model_copy(update={"late_s": 60})
+        await core.intake.accept(late)
+        assert await decided(core) == {("silent", "people"): 1}
+        core.reader.messages = list(TWO)
+        alone = reply(2).model_copy(update={"late_s": 60})
+        await core.intake.accept(alone)
+        assert (await ended(core, alone.run_id)).state is RunState.SUCCEEDED
+        assert judge.asked == []
+
+
+@pytest.mark.parametrize("what", ["edited", "deleted", "muted"])
+async def test_what_its_author_does_meanwhile_counts(tmp_path: Path, what: str) -> None:
+    """While the model judges: as it stands then it is judged anew, or nothing is left of it."""
+    judge = PaperJudge(answers=[True, False])
+    async with core_of(tmp_path, JUDGED, judge=judge, judgements_day=5) as core:
+        await begin_thread(core, THREE)
+        request = reply(1)
+        await core.intake.accept(request)
+        await until(lambda: judge.asked)
+        if what == "muted":
+            await core.intake.mute(
+                request.thread, user="U1", ts=request.message_ts, is_muted=True, has_mention=False
+            )
+        else:
+            text = "I go to lunch" if what == "edited" else None
+            revision = Revision(run_id=request.run_id, user=request.user, text=text)
+            assert await core.intake.revise(revision)
+        judge.goes_on.set()
+        reason = {"edited": "model", "deleted": "withdrawn", "muted": "muted"}[what]
+        assert await decided(core) == {("silent", reason): 1}
+        assert len(judge.asked) == (2 if what == "edited" else 1)
+        await assert_silent(core, request)
 
 
 @pytest.mark.long

@@ -97,6 +97,27 @@ async def test_it_asks_and_goes_on_with_what_is_chosen(core: Core, agent: PlanAd
     assert "the answer" in told
 
 
+async def test_while_it_is_open_it_is_for_what_comes_after_it(
+    core: Core, agent: PlanAdapter
+) -> None:
+    """In its thread: nothing there is done in a repository that nobody has chosen, until somebody has; then the thread has it."""
+    asking = await ask(core, request := asked())
+    second = asked(json.dumps(ANSWER), thread_ts=request.thread_ts)
+    waits = await ask(core, second)
+    assert waits.result.candidates == asking.result.candidates
+    assert agent.turns == []
+    await core.intake.pick(click(2, asking))
+    await ended(core, picked_id(request))
+    await core.intake.pick(click(2, waits))
+    assert (await ended(core, picked_id(second))).result.answer == "the answer"
+    assert core.replies.settled == [
+        (asking.id, picked_id(request)),
+        (waits.id, picked_id(second)),
+    ]
+    third = await ask(core, asked(json.dumps(ANSWER), thread_ts=request.thread_ts))
+    assert third.result.answer == "the answer"
+
+
 async def test_the_chosen_repository_is_the_questions(core: Core) -> None:
     """As if it stood at its beginning; when the answer fails, a retry of it keeps it."""
     text = f"the invoice on the website is wrong\n{json.dumps([{'exit': 3}])}"

@@ -90,6 +90,7 @@ def test_shapes_of_keys_are_masked(text: str, kind: str) -> None:
     """A key of a known vendor is replaced whole by its kind, wherever it stands."""
     assert Masker().mask(f"it is {text}\nand") == f"it is [redacted:{kind}]\nand"
     assert Masker().has_secret(b"\xff\x00" * 500 + f" {text}\n".encode())
+    assert Masker().has_secret(text.encode("utf-16"))
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ from agent_scripts.events import (
 )
 
 _NO_SESSION = re.compile(r"^no rollout found\b")
+_CUT = re.compile(r"\breason: max_output_tokens\b")
 _HARMLESS = "Model metadata for "
 """It has no price list or limits of its own for such a model, and works with it."""
 _CODE_OF_ERROR: Mapping[str, AgentErrorCode] = {
@@ -173,6 +174,8 @@ def _failure(error: object) -> Failure:
     detail = text_of(error, "message") or "it did not say why"
     if _NO_SESSION.match(detail):
         return Failure(code=AgentErrorCode.SESSION_NOT_FOUND, detail="no such thread")
+    if _CUT.search(detail):
+        return Failure(code=AgentErrorCode.OUTPUT_LIMIT, detail=detail)
     match error:
         case {"codexErrorInfo": str(word)}:
             code = _CODE_OF_ERROR.get(word)

@@ -202,8 +202,10 @@ def test_a_bad_exit_after_the_end_is_a_failure() -> None:
     ],
 )
 def test_whatever_it_says_of_a_failure(info: object, code: AgentErrorCode) -> None:
-    """It is one, though it has answered before, and none of its words is read."""
+    """It is one, though it has answered before; of its words only the one for a model that came to its limit is read."""
     assert _read(_ANSWER, _failed("429 Too Many Requests", info), _DONE)[1].error is code
+    cut = "stream disconnected before completion: Incomplete response returned, reason: max_output_tokens"
+    assert _read(_ANSWER, _failed(cut, info), _DONE)[1].error is AgentErrorCode.OUTPUT_LIMIT
 
 
 def test_a_request_that_it_refuses() -> None:

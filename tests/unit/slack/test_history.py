@@ -138,6 +138,30 @@ async def test_a_failing_page_is_repeated(
     assert len(await read(slack)) == 1
 
 
+@pytest.mark.long
+async def test_a_thread_that_waits_for_slacks_limits_is_read_all_the_same(
+    slack: SlackConnection, slack_server: SlackServer, answer: type[Answer]
+) -> None:
+    """However long the pause that Slack asks for on the way."""
+    slack_server.pages["all"] = [message(ROOT_TS)]
+    slack_server.fail("conversations.replies", answer(status=429, retry_after="11"))
+    view = await slack.reader.read(asked())
+    assert ([one.ts for one in view.messages], view.is_cut) == ([ROOT_TS], False)
+
+
+async def test_a_thread_that_slack_does_not_tell_is_cut(
+    slack: SlackConnection, slack_server: SlackServer, answer: type[Answer]
+) -> None:
+    """As is one of which it tells a part; what it refuses is not: it never tells that."""
+    slack_server.pages["all"] = [message(ROOT_TS)]
+    slack_server.fail("conversations.replies", *[answer(status=502)] * 9)
+    view = await slack.reader.read(asked())
+    assert (view.messages, view.is_cut) == ((), True)
+    slack_server.script.clear()
+    slack_server.fail("conversations.replies", answer(error="missing_scope"))
+    assert not (await slack.reader.read(asked())).is_cut
+
+
 @pytest.mark.parametrize(
     ("answers", "stands"),
     [

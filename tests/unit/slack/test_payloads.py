@@ -181,6 +181,20 @@ def test_bare_stop_outside_threads() -> None:
     assert isinstance(parsed(text="<@UBOT> stop"), RunRequest)
 
 
+@pytest.mark.parametrize("word", ["stop", "mute", "unmute"])
+def test_a_bare_word_of_an_app_without_a_mention_is_nothing(word: str) -> None:
+    """It talks with others; with a mention its stop counts."""
+    of_app = {"thread_ts": ROOT, "bot_id": "B2", "user": "U2"}
+    heard, called = (
+        from_event(
+            envelope(**said, **of_app), bot_user_id="UBOT", received_at=AT, allowed_bots=["B2"]
+        )
+        for said in ({"type": "message", "text": word}, {"text": "<@UBOT> stop"})
+    )
+    assert heard == Ignored(reason="not_addressed")
+    assert isinstance(called, StopThread)
+
+
 @pytest.mark.parametrize(
     "text",
     ["<@UBOT> stop the server", "<@UBOT> don't stop", "<@UBOT> stopping", "<@UBOT> non-stop"],
