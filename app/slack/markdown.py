@@ -195,17 +195,18 @@ class _Part:
             cost += _HEADING_COST_CHARS if element.kind is Kind.HEADING else 0
             if filled + cost > self.room:
                 if number and (filled * 3 >= self.room or cost <= whole):
-                    return self._start(number)
+                    return self._end(number)
                 return self._cut(element, start, start + self.room - filled)
             filled += cost
-        return self.elements[-1].end
+        is_rest = self.elements[-1].end == len(self.text)
+        return len(self.text) if is_rest else self._end(len(self.elements))
 
-    def _start(self, number: int) -> int:
-        """Returns where an element begins, with the headings right above it, unless nothing is before these."""
-        first = number
-        while first and self.elements[first - 1].kind is Kind.HEADING:
-            first -= 1
-        return self.elements[first or number].start
+    def _end(self, number: int) -> int:
+        """Returns where so many elements end, without the headings at their end, unless they are nothing else."""
+        kept = number
+        while kept and self.elements[kept - 1].kind is Kind.HEADING:
+            kept -= 1
+        return self.elements[(kept or number) - 1].end
 
     def _cut(self, element: Element, start: int, limit: int) -> int:
         """Returns the best place to cut an element in two: after its beginning, at the limit or before."""

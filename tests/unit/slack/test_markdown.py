@@ -129,6 +129,8 @@ def test_headings_go_with_what_is_below_them() -> None:
     for max_chars in range(600, 1_300, 10):
         for part in split_markdown("\n\n".join([section] * 9), max_chars=max_chars)[:-1]:
             assert not part.splitlines()[-1].startswith("#")
+    for part in split_markdown("# Heading\n\nwords\n\n" * 60 + "# End"):
+        assert not part.splitlines()[-1].startswith("# Heading")
 
 
 def test_elements_are_counted() -> None:
