@@ -26,6 +26,7 @@ from app.compose.factories import (
     channel_options,
     create_health,
     entry_options,
+    operators_page,
     start_logging,
 )
 from app.compose.models import missing_for_serving
@@ -263,13 +264,12 @@ async def _open_web(
         yield replace(parts, broker=None)
         return
     slack, adapters = outside.slack, outside.adapters
-    public_url = settings.service.public_url
     overviews = Overviews(
         core.ports,
         catalog=core.runners.catalog,
         policy=core.policy,
         identity=slack.identity,
-        operators_page=f"{public_url}/ops" if public_url and parts.operators else "",
+        operators_page=operators_page(settings),
     )
     entry = open_entry(
         entry_options(settings),

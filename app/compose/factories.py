@@ -263,6 +263,12 @@ async def open_tracer(settings: Settings, masker: Masker) -> AsyncIterator[Trace
         yield tracer
 
 
+def operators_page(settings: Settings) -> str:
+    """Returns the address of the operators' page; empty = there is none, or only on this machine."""
+    service = settings.service
+    return f"{service.public_url}/ops" if service.public_url and service.ops_token else ""
+
+
 def slack_options(settings: Settings, tracer: Tracer | None = None) -> SlackOptions:
     """Returns the Slack package's part of the settings; the caller has checked that there is a token. `tracer`: whose pages may be linked to."""
     return SlackOptions(
@@ -275,6 +281,7 @@ def slack_options(settings: Settings, tracer: Tracer | None = None) -> SlackOpti
             capacity=settings.limits.max_concurrent_runs,
             takes_keys=settings.models.own_keys_secret is not None,
             trace_link=tracer.link if tracer and settings.langfuse.trace_links else no_link,
+            operators_page=operators_page(settings),
         ),
     )
 

@@ -117,7 +117,7 @@ class LangfuseSettings(SettingsGroup):
     trace_links: bool = Field(
         default=False,
         alias="ORION_TRACE_LINKS",
-        description="A link to its trace, and the run's id, below each answer; who may follow it is Langfuse's to say.",
+        description="A link to its trace, and to its run at `/ops` (its id, where that page has no public address), below each answer; who may follow them is Langfuse's and `/ops`'s to say.",
     )
 
     environment: Annotated[str, AfterValidator(_check_environment)] = Field(

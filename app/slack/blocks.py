@@ -309,6 +309,8 @@ class ReplyStyle:
     """People may give keys of their own."""
     trace_link: Callable[[str], str] = no_link
     """Returns the address of a trace by its id, to be shown with the run's below answers; empty = neither is."""
+    operators_page: str = ""
+    """Address of the page that has a run's at `/runs/ID`; empty = there is none, and its id alone is shown."""
 
 
 PLAIN_STYLE: Final = ReplyStyle()
@@ -325,7 +327,9 @@ def render_result(
     ]
     closing, text = _closing(run, ended)
     if address := style.trace_link(run.trace_id):
-        closing = (*closing, _context(f"<{address}|trace> · `{run.id}`"))
+        page = style.operators_page
+        shown = f"<{page}/runs/{run.id}|run>" if page else f"`{run.id}`"
+        closing = (*closing, _context(f"<{address}|trace> · {shown}"))
     if style.takes_keys and run.request.options.command is not None:
         closing = (_actions(_button(KEYS_ACTION, BUTTON, run)), *closing)
     if not parts:

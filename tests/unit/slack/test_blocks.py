@@ -365,7 +365,7 @@ def test_manifest_names_exactly_what_is_used() -> None:
 
 
 def test_a_trace_is_linked_where_the_operator_wants_it(run: Run) -> None:
-    """With the run's id, below the answer and its buttons, and below a failure; not while nobody knows the address."""
+    """With the run's id, or a link to its page, below the answer and its buttons, and below a failure; not while nobody knows the address."""
     style = ReplyStyle(trace_link=lambda trace_id: f"https://traces.acme.org/{trace_id}")
     run = replace(run, trace_id="0123")
     said = f"<https://traces.acme.org/0123|trace> · `{run.id}`"
@@ -374,6 +374,10 @@ def test_a_trace_is_linked_where_the_operator_wants_it(run: Run) -> None:
         (*_, last) = blocks_of(render_result(run, ended, style=style)[-1], "context")
         assert last["elements"][0]["text"] == said
         assert said not in str(render_result(run, ended))
+        linked = replace(style, operators_page="https://orion.acme.org/ops")
+        (*_, last) = blocks_of(render_result(run, ended, style=linked)[-1], "context")
+        run_link = f"<https://orion.acme.org/ops/runs/{run.id}|run>"
+        assert last["elements"][0]["text"] == f"<https://traces.acme.org/0123|trace> · {run_link}"
 
 
 @pytest.mark.parametrize(
@@ -381,7 +385,7 @@ def test_a_trace_is_linked_where_the_operator_wants_it(run: Run) -> None:
     [("acme/api", "acme/api, chosen by <@U1>"), (NO_REPO, "no repository, chosen by <@U1>")],
 )
 def test_what_goes_on_in_a_repository_says_who_chose_it(run: Run, repo: str, said: str) -> None:
-    """While it is worked on, and below the answer: the question's buttons stay as they are."""
+    """While it is worked on, and below the answer."""
     request = run.request.model_copy(update={"picked_repo": repo, "user": "U1"})
     run = replace(run, request=request)
     thinking = render_thinking(run, QueuePosition(), capacity=1)
