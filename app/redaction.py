@@ -44,7 +44,8 @@ _SHAPES: Final = re.compile(
     | (?P<huggingface>\bhf_\w{30,})
     | (?P<slack>xox[abeoprs](?:\.xox[bp])?-[\w-]{10,}|xapp-\d-[\w-]{20,}
           |hooks\.slack\.com/(?:services|workflows|triggers)/[^\s"'<>]++)
-    | (?P<aws>\b(?:AKIA|ASIA)[0-9A-Z]{16,})
+    | (?P<aws>\b(?:AKIA|ASIA)[0-9A-Z]{16,}  # and the secret key behind it, which has no shape of its own
+          (?:\W{1,4}[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+]))?)
     | (?P<jwt>(?<![\w-])eyJ[\w-]++\.eyJ[\w-]++(?:\.[\w-]*+)?)
     """,
     re.VERBOSE,

@@ -79,6 +79,7 @@ def test_short_secrets_are_ignored() -> None:
         ("xapp-1-A0123456789-abcdefghij", "slack"),
         ("hooks.slack.com/services/T0/B0/xyz", "slack"),
         ("AKIAABCDEFGHIJKLMNOP", "aws"),
+        (f"AKIAABCDEFGHIJKLMNOP / {'wJa/+' * 8}", "aws"),
         ("eyJhbGciOi.eyJzdWIi.c2lnbmF0dXJl", "jwt"),
         (
             "-----BEGIN RSA PRIVATE KEY-----\nMIIE\nabc-def\n-----END RSA PRIVATE KEY-----",
