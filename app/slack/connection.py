@@ -110,12 +110,13 @@ class SlackConnection:
         messages = OwnMessages(api, self.files, look_again_after_s=options.look_again_after_s)
         self._status = WorkingStatus(api, group=group)
         self._late = LatePosts(api, messages, group=group, is_over=is_over)
+        self._streams = Streams(api, messages, answers=options.live, group=group)
         self.replies = SlackReplies(
             api,
             messages=messages,
             status=self._status,
             late=self._late,
-            streams=Streams(api, messages, answers=options.live),
+            streams=self._streams,
             style=options.style,
             timing=options.timing,
         )
@@ -130,6 +131,7 @@ class SlackConnection:
         """Gives up what waits for Slack's limits; what is on its way goes on."""
         self._status.close()
         self._late.close()
+        self._streams.close()
         if self._home is not None:
             self._home.close()
         if self._links is not None:

@@ -48,6 +48,7 @@ from app.slack.messages import (
     FIRST_APPROVAL_PART,
     FIRST_NOTICE_PART,
     REPOST_WORDS,
+    STREAMING,
     UNSHARED_PART,
     OwnMessages,
 )
@@ -284,6 +285,7 @@ class SlackReplies:
             known[0] = placed
         if resumed or (not run.reply_ts and placed is None):
             known |= await self._standing(run)
+        stood = {ts for ts in (run.reply_ts, known.get(0)) if ts}
         refusal: SlackRefusal | None = None
         for render in self._renderings:
             try:
@@ -294,6 +296,8 @@ class SlackReplies:
                 refusal = exc
                 self._log.warning("slack.update_failed", run_id=run.id, error=exc.word)
                 continue
+            for ts in stood - {known[0]}:
+                self._streams.remove(run, ts)
             return
         if refusal is not None:
             raise refusal
@@ -312,7 +316,17 @@ class SlackReplies:
 
     async def _deliver(self, run: Run, parts: Sequence[MessagePart], known: dict[int, str]) -> None:
         for number, part in enumerate(parts):
-            known[number] = await self._put(run, part, number=number, ts=known.get(number))
+            ts = known.get(number)
+            try:
+                known[number] = await self._put(run, part, number=number, ts=ts)
+            except SlackRefusal as exc:
+                if exc.word != STREAMING:
+                    raise
+                # Slack does not end it, and no word is lost: the answer is a message of its own.
+                self._streams.switch_off(run, exc)
+                known[number] = await self._messages.post(
+                    run.request, part, number=number, instead_of=ts
+                )
 
     async def _put(self, run: Run, part: MessagePart, *, number: int, ts: str | None) -> str:
         """Makes a message of the run show the part; returns its ts."""
@@ -324,7 +338,7 @@ class SlackReplies:
                     raise
             else:
                 return ts
-        return await self._messages.post(run.request, part, number=number)
+        return await self._messages.post(run.request, part, number=number, instead_of=ts)
 
     async def _deliver_file(self, run: Run, sharing: Awaitable[None]) -> Delivery:
         try:
