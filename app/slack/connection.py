@@ -36,6 +36,7 @@ from app.slack.api import (
     RetryPolicy,
     SlackApi,
     SlackFault,
+    SlackLeaseLost,
     SlackRefusal,
     SlackUnreachable,
     no_count,
@@ -199,8 +200,10 @@ class SlackConnection:
         arguments = {"channel": channel, "user": user, "text": text}
         try:
             await self._api.once("chat.postEphemeral", arguments)
-        except SlackFault as exc:
+        except (SlackRefusal, SlackLeaseLost) as exc:
             self._log.warning("slack.update_failed", operation="tell_alone", error=exc.word)
+        except SlackFault:
+            self._late.tell(arguments)
 
     def surfaces(
         self,

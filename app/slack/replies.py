@@ -20,7 +20,14 @@ from app.runs.model import (
 )
 from app.runs.ports import LiveReply
 from app.runs.request import RunId, RunRequest, Thread
-from app.slack.api import SlackApi, SlackFault, SlackLeaseLost, SlackRefusal, within
+from app.slack.api import (
+    SlackApi,
+    SlackFault,
+    SlackLeaseLost,
+    SlackRefusal,
+    SlackUnreachable,
+    within,
+)
 from app.slack.approval_card import render_approval
 from app.slack.blocks import (
     MessagePart,
@@ -60,7 +67,7 @@ PLACE_WITHIN_S: Final = 1.0
 """A thinking message that Slack's limits hold up for longer is left to the background, and its run begins without it."""
 REMEMBERED: Final = 1000
 EPHEMERAL_TIMEOUT_S: Final = 2.0
-"""Before the click of a button is acknowledged."""
+"""Before the click of a button is acknowledged; what Slack takes no sooner is told in the background."""
 _SMALL_PART_CHARS: Final = 3_500
 _TOO_LARGE_WORDS: Final = frozenset(
     {"invalid_blocks", "invalid_blocks_format", "msg_blocks_too_long", "msg_too_long"}
@@ -219,15 +226,19 @@ class SlackReplies:
             "thread_ts": thread.thread_ts,
         }
         try:
+            if self._api.limits.line_s("chat.postEphemeral") > EPHEMERAL_TIMEOUT_S:
+                raise SlackUnreachable("in_line")
             async with within(EPHEMERAL_TIMEOUT_S):
                 await self._api.once("chat.postEphemeral", arguments)
-        except SlackFault as exc:
+        except (SlackRefusal, SlackLeaseLost) as exc:
             self._log.warning(
                 "slack.update_failed",
                 thread=thread.key,
                 operation="show_ephemeral",
                 error=exc.word,
             )
+        except SlackFault:
+            self._late.tell(arguments)
 
     async def show_approval(self, run: Run, approval: Approval) -> str | None:
         part, number = render_approval(approval), FIRST_APPROVAL_PART + 1 - approval.number
