@@ -201,7 +201,7 @@ class ReplySink(Protocol):
         ...
 
     async def show_ephemeral(self, thread: Thread, *, user: str, text: str) -> None:
-        """Shows a text, as it is, to one person, in the thread; bounded to 2 s. Never raises."""
+        """Shows a text, as it is, to one person, in the thread; returns within 2 s, and goes on in the background where Slack wants it later. Never raises."""
         ...
 
     async def show_approval(self, run: Run, approval: Approval) -> str | None:

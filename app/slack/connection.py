@@ -36,6 +36,7 @@ from app.slack.api import (
     RetryPolicy,
     SlackApi,
     SlackFault,
+    SlackLeaseLost,
     SlackRefusal,
     SlackUnreachable,
     no_count,
@@ -110,12 +111,13 @@ class SlackConnection:
         messages = OwnMessages(api, self.files, look_again_after_s=options.look_again_after_s)
         self._status = WorkingStatus(api, group=group)
         self._late = LatePosts(api, messages, group=group, is_over=is_over)
+        self._streams = Streams(api, messages, answers=options.live, group=group)
         self.replies = SlackReplies(
             api,
             messages=messages,
             status=self._status,
             late=self._late,
-            streams=Streams(api, messages, answers=options.live),
+            streams=self._streams,
             style=options.style,
             timing=options.timing,
         )
@@ -130,6 +132,7 @@ class SlackConnection:
         """Gives up what waits for Slack's limits; what is on its way goes on."""
         self._status.close()
         self._late.close()
+        self._streams.close()
         if self._home is not None:
             self._home.close()
         if self._links is not None:
@@ -197,8 +200,10 @@ class SlackConnection:
         arguments = {"channel": channel, "user": user, "text": text}
         try:
             await self._api.once("chat.postEphemeral", arguments)
-        except SlackFault as exc:
+        except (SlackRefusal, SlackLeaseLost) as exc:
             self._log.warning("slack.update_failed", operation="tell_alone", error=exc.word)
+        except SlackFault:
+            self._late.tell(arguments)
 
     def surfaces(
         self,

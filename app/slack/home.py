@@ -6,7 +6,7 @@ All of it in the background, after the acknowledgement; each off for good after 
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from app.aio import TaskGroup
@@ -25,6 +25,8 @@ from app.slack.signature import is_id
 
 REDRAWN_AFTER_S: Final = 5.0
 """Between two drawings of one tab for one person; whoever looks sooner sees the next one then."""
+MAX_DRAWINGS: Final = 3
+"""For one opening, where Slack's limits refuse them."""
 BACKGROUND_TIMEOUT_S: Final = 10.0
 SHOWN_WAITING: Final = 10
 """Four or five blocks each. Source: Slack Block Kit, a home tab has 100 blocks, read 2026-11."""
@@ -57,6 +59,7 @@ I say this once."""
 NOT_FOR_YOU: Final = (
     "You are not on the list of people who may use Orion. Please ask the operator for access."
 )
+_PUBLISH: Final = "views.publish"
 _log = get_logger(__name__)
 
 
@@ -78,6 +81,8 @@ class _Opening:
     user: str
     channel: str
     tab: str
+    drawings: int = 0
+    """That Slack's limits have refused."""
 
 
 class AppHome:
@@ -137,7 +142,8 @@ class AppHome:
             return
         if len(self._drawn) >= MAX_PEOPLE:
             self._drawn.clear()
-        self._drawn[key] = max(now_s, drawn_s + REDRAWN_AFTER_S)
+        line_s = self._api.limits.line_s(_PUBLISH) if opening.tab == "home" else 0.0
+        self._drawn[key] = max(now_s + line_s, drawn_s + REDRAWN_AFTER_S)
         drawing = self._draw_later(opening, after_s=self._drawn[key] - now_s)
         self._group.create_task(drawing, name="slack-home")
 
@@ -177,12 +183,15 @@ class AppHome:
         return None
 
     async def _draw(self, opening: _Opening) -> None:
-        if "views.publish" in self._off:
+        if _PUBLISH in self._off:
             return
         view = {"type": "home", "blocks": await self._blocks(opening)}
-        fault = await self._call("views.publish", {"user_id": opening.user, "view": view})
+        fault = await self._call(_PUBLISH, {"user_id": opening.user, "view": view})
         if fault is not None:
             self._drawn.pop((opening.user, opening.tab), None)
+        again = replace(opening, drawings=opening.drawings + 1)
+        if isinstance(fault, SlackRateLimit) and again.drawings < MAX_DRAWINGS:
+            self._plan(again)  # what is on record by then
 
     async def _suggest(self, opening: _Opening) -> None:
         # With a thread_ts it fails in agent_view. Source: Slack Web API, assistant.threads.setSuggestedPrompts, read 2026-11.

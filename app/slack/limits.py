@@ -36,6 +36,7 @@ class Rate:
 METHOD_RATES: Final[Mapping[str, Rate]] = {
     "chat.postMessage": Rate(burst=110, per_s=2.9),
     "chat.update": Rate(burst=15, per_s=0.8, reserve=5),
+    "chat.delete": Rate(burst=15, per_s=0.8),
     "conversations.history": Rate(burst=15, per_s=0.8),
     "conversations.replies": Rate(burst=15, per_s=0.8, reserve=5),
     "chat.startStream": Rate(burst=20, per_s=0.3),

@@ -4,10 +4,10 @@ By a driver, as long as Slack takes it, then by the next one; also that message 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from app.aio import TaskGroup, open_task_group
 from app.log import get_logger
@@ -18,6 +18,8 @@ from app.slack.blocks import MessagePart, render_progress
 from app.slack.limits import CallLimits
 from app.slack.messages import OwnMessages
 
+TOLD_LATE_WITHIN_S: Final = 75.0
+"""What one person alone is told: Slack's longest pause, and some calls behind it."""
 NO_MESSAGE_PAUSE_S: Final = 1.0
 """Before the next look whether there is one by now."""
 
@@ -281,7 +283,7 @@ async def nobody_else(run_id: RunId) -> bool:
 
 
 class LatePosts:
-    """Posts in the background; a run whose process ends before its message was posted gets its answer alone."""
+    """Posts and tells in the background; a run whose process ends before its message was posted gets its answer alone."""
 
     def __init__(
         self, api: SlackApi, messages: OwnMessages, *, group: TaskGroup, is_over: IsOver
@@ -291,6 +293,8 @@ class LatePosts:
         self._group = group
         self._is_over = is_over
         self._posts: dict[RunId, _LatePost] = {}
+        self._tellings: set[asyncio.Timeout] = set()
+        self._is_closed = False
         self._log = get_logger(__name__)
 
     def begin(self, run: Run, part: MessagePart) -> None:
@@ -313,9 +317,29 @@ class LatePosts:
         return post.ts
 
     def close(self) -> None:
-        """Posts nothing more that is still in line."""
+        """Posts nothing more that is still in line, and tells nothing more."""
+        self._is_closed = True
         for post in self._posts.values():
             post.withdraw()
+        for telling in self._tellings:
+            with suppress(RuntimeError):  # it has expired by itself
+                telling.reschedule(asyncio.get_running_loop().time())
+
+    def tell(self, arguments: Mapping[str, Any]) -> None:
+        """Tells one person alone by `chat.postEphemeral`, as soon as Slack takes it; twice is harmless."""
+        self._group.create_task(self._tell(arguments), name="slack-late-word")
+
+    async def _tell(self, arguments: Mapping[str, Any]) -> None:
+        telling = asyncio.timeout(0 if self._is_closed else TOLD_LATE_WITHIN_S)
+        try:
+            async with telling:
+                self._tellings.add(telling)
+                await self._api.repeated("chat.postEphemeral", arguments)
+        except (SlackFault, TimeoutError) as exc:
+            error = exc.word if isinstance(exc, SlackFault) else "timeout"
+            self._log.warning("slack.update_failed", operation="tell_late", error=error)
+        finally:
+            self._tellings.discard(telling)
 
     async def _post(self, run: Run, part: MessagePart, post: _LatePost) -> None:
         try:

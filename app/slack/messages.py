@@ -31,7 +31,7 @@ FIRST_APPROVAL_PART: Final = -100
 _LOOK_AGAIN_AFTER_S: Final = 1.0
 _MAX_PAGES: Final = 5
 
-_STREAMING: Final = "streaming_state_conflict"
+STREAMING: Final = "streaming_state_conflict"
 """It is being streamed, and cannot be edited before that is ended. Source: Slack Web API, chat.update errors, read 2026-11."""
 
 REPOST_WORDS: Final = frozenset({"message_not_found", "cant_update_message", "edit_window_closed"})
@@ -60,9 +60,10 @@ class OwnMessages:
         number: int,
         has_turn: bool = False,
         in_channel: bool = False,
+        instead_of: str | None = None,
     ) -> str:
         """Posts below the thread's root; returns the ts. `has_turn`: its turn among the channel's posts has come. `in_channel`:
-        shown there, too.
+        shown there, too. `instead_of`: what stands as this part, and can be edited no more.
 
         Raises:
             SlackFault: it is not there, or nobody knows.
@@ -80,7 +81,8 @@ class OwnMessages:
         for _ in range(self._api.policy.attempts):
             if isinstance(fault, SlackUnreachable):
                 await asyncio.sleep(self._look_again_after_s)
-                if ts := (await self.find(request)).get(number):
+                ts = (await self.find(request)).get(number)
+                if ts and ts != instead_of:
                     return ts
             try:
                 response = await self._api.once("chat.postMessage", arguments, has_turn=has_turn)
@@ -98,7 +100,7 @@ class OwnMessages:
         try:
             await self._api.repeated("chat.update", arguments)
         except SlackRefusal as exc:
-            if exc.word != _STREAMING:
+            if exc.word != STREAMING:
                 raise
             await self.end_stream(request, ts=ts)
             await self._api.repeated("chat.update", arguments)
@@ -111,7 +113,7 @@ class OwnMessages:
         try:
             await self._api.once("chat.update", arguments, has_turn=True)
         except SlackRefusal as exc:
-            if exc.word != _STREAMING:
+            if exc.word != STREAMING:
                 raise
             async with within(self._api.policy.call_timeout_s):
                 await self.end_stream(request, ts=ts)
@@ -156,6 +158,10 @@ class OwnMessages:
         arguments = {"channel": request.channel, "ts": ts, "chunks": list(chunks) or None}
         with suppress(SlackRefusal):  # it is one, or the edit that comes next says what is wrong
             await self._api.repeated("chat.stopStream", arguments)
+
+    async def delete(self, request: RunRequest, *, ts: str) -> None:
+        """Takes a message away, in one attempt. Raises: SlackFault: it may still stand."""
+        await self._api.once("chat.delete", {"channel": request.channel, "ts": ts}, is_urgent=False)
 
     async def share(
         self, request: RunRequest, files: Mapping[str, str], *, maybe_shared: bool

@@ -20,7 +20,14 @@ from app.runs.model import (
 )
 from app.runs.ports import LiveReply
 from app.runs.request import RunId, RunRequest, Thread
-from app.slack.api import SlackApi, SlackFault, SlackLeaseLost, SlackRefusal, within
+from app.slack.api import (
+    SlackApi,
+    SlackFault,
+    SlackLeaseLost,
+    SlackRefusal,
+    SlackUnreachable,
+    within,
+)
 from app.slack.approval_card import render_approval
 from app.slack.blocks import (
     MessagePart,
@@ -49,6 +56,7 @@ from app.slack.messages import (
     FIRST_APPROVAL_PART,
     FIRST_NOTICE_PART,
     REPOST_WORDS,
+    STREAMING,
     UNSHARED_PART,
     OwnMessages,
 )
@@ -60,7 +68,7 @@ PLACE_WITHIN_S: Final = 1.0
 """A thinking message that Slack's limits hold up for longer is left to the background, and its run begins without it."""
 REMEMBERED: Final = 1000
 EPHEMERAL_TIMEOUT_S: Final = 2.0
-"""Before the click of a button is acknowledged."""
+"""Before the click of a button is acknowledged; what Slack takes no sooner is told in the background."""
 _SMALL_PART_CHARS: Final = 3_500
 _TOO_LARGE_WORDS: Final = frozenset(
     {"invalid_blocks", "invalid_blocks_format", "msg_blocks_too_long", "msg_too_long"}
@@ -226,15 +234,19 @@ class SlackReplies:
             "thread_ts": thread.thread_ts,
         }
         try:
+            if self._api.limits.line_s("chat.postEphemeral") > EPHEMERAL_TIMEOUT_S:
+                raise SlackUnreachable("in_line")
             async with within(EPHEMERAL_TIMEOUT_S):
                 await self._api.once("chat.postEphemeral", arguments)
-        except SlackFault as exc:
+        except (SlackRefusal, SlackLeaseLost) as exc:
             self._log.warning(
                 "slack.update_failed",
                 thread=thread.key,
                 operation="show_ephemeral",
                 error=exc.word,
             )
+        except SlackFault:
+            self._late.tell(arguments)
 
     async def show_approval(self, run: Run, approval: Approval) -> str | None:
         part, number = render_approval(approval), FIRST_APPROVAL_PART + 1 - approval.number
@@ -292,6 +304,7 @@ class SlackReplies:
             known[0] = placed
         if resumed or (not run.reply_ts and placed is None):
             known |= await self._standing(run)
+        stood = {ts for ts in (run.reply_ts, known.get(0)) if ts}
         refusal: SlackRefusal | None = None
         for render in self._renderings:
             try:
@@ -302,6 +315,8 @@ class SlackReplies:
                 refusal = exc
                 self._log.warning("slack.update_failed", run_id=run.id, error=exc.word)
                 continue
+            for ts in stood - {known[0]}:
+                self._streams.remove(run, ts)
             return
         if refusal is not None:
             raise refusal
@@ -320,7 +335,17 @@ class SlackReplies:
 
     async def _deliver(self, run: Run, parts: Sequence[MessagePart], known: dict[int, str]) -> None:
         for number, part in enumerate(parts):
-            known[number] = await self._put(run, part, number=number, ts=known.get(number))
+            ts = known.get(number)
+            try:
+                known[number] = await self._put(run, part, number=number, ts=ts)
+            except SlackRefusal as exc:
+                if exc.word != STREAMING:
+                    raise
+                # Slack does not end it, and no word is lost: the answer is a message of its own.
+                self._streams.switch_off(run, exc)
+                known[number] = await self._messages.post(
+                    run.request, part, number=number, instead_of=ts
+                )
 
     async def _put(self, run: Run, part: MessagePart, *, number: int, ts: str | None) -> str:
         """Makes a message of the run show the part; returns its ts."""
@@ -332,7 +357,7 @@ class SlackReplies:
                     raise
             else:
                 return ts
-        return await self._messages.post(run.request, part, number=number)
+        return await self._messages.post(run.request, part, number=number, instead_of=ts)
 
     async def _deliver_file(self, run: Run, sharing: Awaitable[None]) -> Delivery:
         try:

@@ -1,7 +1,7 @@
 """Slack's own signs that Orion is at work in a thread: the session's "processing", with its Stop, and the line below a channel's thread.
 
 Niceties that must never delay or fail anything: set in the background, in the order of asking as Slack's limits allow, and off
-for good after Slack's first refusal.
+for good after Slack's first refusal. To take one away is tried again until it has worked, or too often.
 """
 
 import asyncio
@@ -19,6 +19,9 @@ from app.slack.api import SlackApi, SlackFault, SlackRefusal, within
 _TIMEOUT_S: Final = 3.0
 _CLEARED_WITHIN_S: Final = 2.0
 """When Orion ends."""
+MAX_CLEARINGS: Final = 10
+"""In a row that may fail, each after Slack's pause; then the next question of the thread clears it."""
+_MAX_LEFT: Final = 1_000
 SESSION_METHOD: Final = "agents.sessions.setStatus"
 """Source: Slack Web API, agents.sessions.setStatus, read 2026-11: needs an app declared as an agent."""
 LINE_METHOD: Final = "assistant.threads.setStatus"
@@ -105,6 +108,8 @@ class _Shown:
     is_urgent: bool = False
     title: str = ""
     """Of the thread, for the list of a person's conversations; told once."""
+    failures: int = 0
+    """To take it away, in a row."""
     news: asyncio.Event = field(default_factory=asyncio.Event)
     calling: asyncio.Lock = field(default_factory=asyncio.Lock)
     """So that no call overtakes an earlier one."""
@@ -130,6 +135,8 @@ class _Sign:
         self._lasts_s = lasts_s
         self._threads: dict[Thread, _Shown] = {}
         """Where another than `off` is shown or wanted."""
+        self._left: dict[Thread, None] = {}
+        """Where another may be shown for good, as taking it away has failed too often."""
         self._waits: set[asyncio.Timeout] = set()
         self._is_on = True
         self._log = get_logger(__name__)
@@ -148,8 +155,10 @@ class _Sign:
             return
         known = self._threads.get(thread)
         if known is None:
+            is_doubtful |= thread in self._left
             if status == self._off and not is_doubtful:
                 return
+            self._left.pop(thread, None)
             known = self._threads[thread] = _Shown(
                 wanted=status,
                 shown=self._off,
@@ -184,24 +193,37 @@ class _Sign:
     async def _keep(self, thread: Thread, known: _Shown) -> None:
         """Works until what is shown, and wanted, is `off`."""
         try:
-            while self._is_on:
+            while self._is_on and known.failures < MAX_CLEARINGS:
                 if known.wanted != known.shown or known.is_doubtful:
                     if not await self._has_turn(is_urgent=known.is_urgent):
                         return
                     if known.wanted != known.shown or known.is_doubtful:
                         await self._set(thread, known)
+                    if known.failures:
+                        await self._rest(known)
                 elif known.wanted == self._off:
                     return
                 else:
-                    await self._until_news(known)
+                    await self._until_news(known, self._lasts_s)
         finally:
             if self._threads.get(thread) is known:
                 del self._threads[thread]
+                if known.failures:
+                    self._left[thread] = None
+                    if len(self._left) > _MAX_LEFT:
+                        del self._left[next(iter(self._left))]
 
-    async def _until_news(self, known: _Shown) -> None:
+    async def _rest(self, known: _Shown) -> None:
+        """Tries nothing for a time, besides what Slack asks for, unless another status is wanted."""
+        policy = self._api.policy
+        if known.wanted == self._off:
+            pause_s = policy.first_wait_s * 2.0 ** (known.failures - 1)
+            await self._until_news(known, min(pause_s, policy.max_wait_s))
+
+    async def _until_news(self, known: _Shown, within_s: float | None) -> None:
         known.news.clear()
         try:
-            async with asyncio.timeout(self._lasts_s):
+            async with asyncio.timeout(within_s):
                 await known.news.wait()
         except TimeoutError:
             known.is_doubtful = True
@@ -221,15 +243,21 @@ class _Sign:
 
     async def _set(self, thread: Thread, known: _Shown) -> None:
         # If it fails, nobody knows what is shown; the next wish, or the next time, sets it again.
+        before = known.shown
         known.shown, known.is_doubtful, known.is_urgent = known.wanted, False, False
+        is_off = known.shown == self._off
+        failures, known.failures = known.failures, 0
         try:
-            await self._call(thread, known, within_s=_TIMEOUT_S)
+            await self._call(thread, known)
         except SlackRefusal as exc:
             if exc.word not in PASSING_REFUSALS:
                 self.close()
                 self._log.info("slack.status_unavailable", method=self._method, error=exc.word)
         except SlackFault as exc:
             self._log.debug("slack.update_failed", method=self._method, error=exc.word)
+            if is_off:  # there would be no next time
+                known.shown, known.is_doubtful, known.failures = before, True, failures + 1
+                known.is_urgent = True
 
     async def _clear(self, thread: Thread, known: _Shown) -> None:
         try:
@@ -241,16 +269,13 @@ class _Sign:
         except SlackFault as exc:
             self._log.debug("slack.update_failed", method=self._method, error=exc.word)
 
-    async def _call(self, thread: Thread, known: _Shown, *, within_s: float) -> None:
+    async def _call(self, thread: Thread, known: _Shown) -> None:
         arguments = self._arguments(thread, known.shown)
         if known.title:
-            arguments["title"], known.title = known.title, ""
-        async with within(within_s), known.calling:
-            if known.shown == self._off:
-                # Nobody would set it again.
-                await self._api.repeated(self._method, arguments)
-            else:
-                await self._api.once(self._method, arguments, has_turn=True)
+            arguments["title"] = known.title
+        async with within(_TIMEOUT_S), known.calling:
+            await self._api.once(self._method, arguments, has_turn=True)
+        known.title = ""
 
     def _arguments(self, thread: Thread, status: str) -> dict[str, str]:
         return {"channel_id": thread.channel, "thread_ts": thread.thread_ts, "status": status}

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from app.aio import TaskGroup
 from app.log import get_logger
 from app.runs.model import Progress, Run, StepState
 from app.runs.request import RunId, Surface, slack_microseconds
@@ -230,9 +231,13 @@ class Stream:
 class Streams:
     """Starts streams where people want them and Slack takes them, and knows those that are open."""
 
-    def __init__(self, api: SlackApi, messages: OwnMessages, *, answers: LiveAnswers) -> None:
+    def __init__(
+        self, api: SlackApi, messages: OwnMessages, *, answers: LiveAnswers, group: TaskGroup
+    ) -> None:
         self._api = api
         self._messages = messages
+        self._group = group
+        self._closed = asyncio.Event()
         self.answers = answers
         self._open: dict[RunId, Stream] = {}
         self._posted: dict[RunId, None] = {}
@@ -262,9 +267,7 @@ class Streams:
             raise
         except SlackRefusal as exc:
             if exc.word not in PASSING_REFUSALS:
-                self._refused.add(run.request.surface)
-                surface = str(run.request.surface)
-                self._log.info("slack.streams_unavailable", surface=surface, error=exc.word)
+                self.switch_off(run, exc)
             return None
         except SlackRateLimit:
             return None
@@ -299,9 +302,42 @@ class Streams:
         if stream is not None:
             await stream.leave()
 
+    def switch_off(self, run: Run, refusal: SlackRefusal) -> None:
+        """Begins no more where the run was asked: Slack refuses this app to begin one there, or to end it."""
+        surface = run.request.surface
+        if surface not in self._refused:
+            self._refused.add(surface)
+            self._log.info("slack.streams_unavailable", surface=str(surface), error=refusal.word)
+
+    def remove(self, run: Run, ts: str) -> None:
+        """Takes away, in the background, a message in whose place the run's answer stands as another one."""
+        self._group.create_task(self._remove(run, ts), name="slack-stream")
+
+    def close(self) -> None:
+        """Waits no more for streams to be sealed."""
+        self._closed.set()
+
+    async def _remove(self, run: Run, ts: str) -> None:
+        """Tries at once, and again when Slack has sealed the stream that it may be."""
+        for after_s in (0.0, max(SEALED_AFTER_S - _age_s(ts), 0.0)):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(after_s):
+                    await self._closed.wait()
+                return
+            try:
+                async with within(self._api.policy.write_timeout_s):
+                    await self._messages.delete(run.request, ts=ts)
+            except SlackFault as exc:
+                self._log.info(
+                    "slack.update_failed", run_id=run.id, operation="remove", error=exc.word
+                )
+                if exc.word == "message_not_found":
+                    return
+            else:
+                return
+
     def _adopt(self, run: Run, ts: str) -> Stream:
-        age_s = time.time() - slack_microseconds(ts) / 1e6
-        started_at_s = asyncio.get_running_loop().time() - max(age_s, 0.0)
+        started_at_s = asyncio.get_running_loop().time() - _age_s(ts)
         content = StreamContent(run)
         content.begin("")  # what was shown there is shown again, in the same places
         stream = self._open[run.id] = self._stream(run, ts, content, started_at_s=started_at_s)
@@ -340,6 +376,10 @@ class Streams:
             if stream.is_open and stream.age_s < (SEALED_AFTER_S if stream.is_driven else _IDLE_S)
         }
         return limits.spare(_START) > 0 and limits.spare(_STOP) > len(self._open)
+
+
+def _age_s(ts: str) -> float:
+    return max(time.time() - slack_microseconds(ts) / 1e6, 0.0)
 
 
 def _cut(title: str) -> str:

@@ -26,6 +26,7 @@ from app.runs.testing import (
 from app.slack.api import BotIdentity
 from app.slack.ask_modal import ASK_VIEW
 from app.slack.connection import SlackConnection
+from app.slack.home import BACKGROUND_TIMEOUT_S
 from app.slack.listeners import Surfaces
 from app.slack.manifest import COMMAND
 from app.slack.overview import Overviews
@@ -154,13 +155,21 @@ def world_of(
     policy: RunPolicy = POLICY,
     store: MemoryRunStore | None = None,
     welcomes: MemoryWelcomeStore | None = None,
+    background_timeout_s: float = BACKGROUND_TIMEOUT_S,
 ) -> World:
     store, intake = store or MemoryRunStore(), RecordingIntake()
     welcomes = welcomes or MemoryWelcomeStore()
     overviews = Overviews(
         ports_of(store), catalog=CATALOG, policy=policy, identity=lambda: IDENTITY
     )
-    surfaces = slack.surfaces(intake, overviews, welcomes=welcomes, keys=None, mask=str)
+    surfaces = slack.surfaces(
+        intake,
+        overviews,
+        welcomes=welcomes,
+        keys=None,
+        mask=str,
+        background_timeout_s=background_timeout_s,
+    )
     app = make_app(
         intake, **{name: getattr(surfaces, name) for name in ("ask", "commands", "home")}
     )

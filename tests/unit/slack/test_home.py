@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from app.runs.testing import Outcome, RunState, Surface
 from app.slack.connection import SlackConnection, SlackOptions, open_slack
 from app.slack.content import content_of
-from app.slack.home import REDRAWN_AFTER_S, WELCOME
+from app.slack.home import MAX_DRAWINGS, REDRAWN_AFTER_S, WELCOME
 from app.slack.manifest import find_lacking, manifest
 from app.slack.overview import Entry, Overviews, short
 from app.slack.status import MAX_TITLE_CHARS, title_of
@@ -89,6 +89,28 @@ async def test_a_limit_switches_nothing_off(world: World, method: str) -> None:
             await world.open(tab=tab, user=user)
         await until(lambda: len(world.server.arguments(method)) == 2)
     assert not [one for one in logs if one["event"] == "slack.feature_off"]
+
+
+async def test_the_home_tab_is_drawn_after_slacks_pause(
+    slack: SlackConnection, slack_server: SlackServer
+) -> None:
+    """Though it is longer than a drawing may take, for whoever opens it meanwhile, too, and with what has come by then; not for ever."""
+    world = world_of(slack, slack_server, background_timeout_s=1.0)
+    slack_server.fail("views.publish", Answer(status=429, retry_after="2"))
+    await world.open()
+    await until(lambda: slack._api.limits.pause_s("views.publish") > 0)
+    await world.open(user="U2")
+    await world.store.add(make_run(make_request(text="what came since", user="U1")))
+    await until(lambda: len(slack_server.arguments("views.publish")) == 3)
+    _, *drawn = slack_server.arguments("views.publish")
+    assert {one["user_id"] for one in drawn} == {"U1", "U2"}
+    assert "what came since" in str([one["view"] for one in drawn if one["user_id"] == "U1"])
+    limits = [Answer(status=429, retry_after="0")] * (MAX_DRAWINGS + 1)
+    slack_server.fail("views.publish", *limits)
+    await world.open(user="U3")
+    await until(lambda: len(slack_server.arguments("views.publish")) == 3 + MAX_DRAWINGS)
+    await world.open(user="U3")
+    await until(lambda: len(slack_server.arguments("views.publish")) == 5 + MAX_DRAWINGS)
 
 
 @pytest.mark.parametrize(

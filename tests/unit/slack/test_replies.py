@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,8 +14,10 @@ from app.pull_requests.records import NOWHERE, Notice, NoticeKind
 from app.runs.testing import Delivery, Progress, QueuePosition, Run, SharedFile, channel_change
 from app.slack.api import SHARE_METHOD
 from app.slack.connection import open_slack
+from app.slack.replies import EPHEMERAL_TIMEOUT_S
 from tests.unit.pull_requests.building import make_pull
 from tests.unit.slack.placing import DONE, FREE, place
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from app.slack.connection import SlackConnection, SlackOptions
@@ -227,6 +229,26 @@ async def test_refusal_is_for_the_asker_alone(
     assert first == second
     assert first["user"] == "UASKER"
     assert "&lt;!channel&gt;" in first["text"]
+
+
+@pytest.mark.parametrize(
+    "limit", [{"status": 429, "retry_after": "3"}, {"delay_s": 0.6}, {"status": 503}]
+)
+async def test_what_one_person_asked_to_see_comes_after_slacks_pause(
+    slack: SlackConnection,
+    slack_server: SlackServer,
+    run: Run,
+    answer: type[Answer],
+    limit: dict[str, Any],
+) -> None:
+    """In the background, as a click waits for its acknowledgement; what is asked for meanwhile, too."""
+    method = "chat.postEphemeral"
+    slack_server.fail(method, answer(**limit))
+    async with asyncio.timeout(2 * EPHEMERAL_TIMEOUT_S):
+        for text in ("one", "two"):
+            await slack.replies.show_ephemeral(run.thread, user="UASKER", text=text)
+    await until(lambda: len(slack_server.arguments(method)) == 3)
+    assert {one["text"] for one in slack_server.arguments(method)} == {"one", "two"}
 
 
 async def test_queued_message_is_edited_when_the_run_starts(

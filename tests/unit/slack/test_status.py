@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from app.slack.status import LINE, WorkingStatus
+from app.slack.status import LINE, MAX_CLEARINGS, WorkingStatus
 from sandbox_runtime.task_group import open_task_group
 from tests.unit.slack.placing import DONE
 from tests.unit.slack.streaming import CHANNEL, DM, open_scene
@@ -132,3 +132,31 @@ async def test_a_line_that_could_not_be_taken_away_is_tried_again(scene: Scene) 
         await until_line(scene, run, LINE)
         scene.fail(LINE_CALL, status=503, times=2)
     await until_line(scene, run, "")
+
+
+async def test_what_slack_asks_to_wait_for_is_taken_away_after_its_pause(scene: Scene) -> None:
+    """However long that is, and though nobody asks another time."""
+    run = await scene.place(scene.ask(channel=CHANNEL))
+    async with scene.slack.replies.live(run):
+        await until_line(scene, run, LINE)
+        await until(lambda: status(scene, run)["session"] == "processing")
+        scene.fail(LINE_CALL, status=429, retry_after=4)
+        scene.fail("agents.sessions.setStatus", status=429, retry_after=4)
+    await scene.slack.replies.finish(run, DONE, resumed=False)
+    await until_line(scene, run, "")
+    await until(lambda: status(scene, run)["session"] == "active")
+
+
+async def test_what_could_not_be_taken_away_is_by_the_next_question(scene: Scene) -> None:
+    """Also by one whose answer comes before anything was shown."""
+    method = "agents.sessions.setStatus"
+    run = await scene.place(scene.ask())
+    await until(lambda: status(scene, run)["session"] == "processing")
+    scene.fail(method, status=503, times=MAX_CLEARINGS)
+    await scene.slack.replies.finish(run, DONE, resumed=False)
+    await until(lambda: len(scene.calls(method)) == 1 + MAX_CLEARINGS)
+    sign = scene.slack._status._session
+    await until(lambda: not sign._threads)
+    sign.want(run.thread, "processing", is_urgent=True)
+    sign.want(run.thread, "active")
+    await until(lambda: status(scene, run)["session"] == "active")

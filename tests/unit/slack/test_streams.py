@@ -285,6 +285,48 @@ async def test_a_stop_that_is_lost_costs_no_answer(scene: Scene) -> None:
     await finished(scene, run)
 
 
+@pytest.mark.parametrize("lost", ["", "drop_after_accept", "drop_before_accept"])
+async def test_an_answer_whose_stream_cannot_be_ended_is_a_message_of_its_own(
+    scene: Scene, lost: str
+) -> None:
+    """Whole and once, also where its post is lost or its record dies; the next one is not streamed there."""
+    run = await scene.place(scene.ask())
+    scene.fail("chat.stopStream", error="feature_not_enabled", times=99)
+    scene.fail("chat.appendStream", error="feature_not_enabled", times=99)
+    if lost:
+        scene.fail("chat.postMessage", **{lost: True})
+    async with scene.slack.replies.live(run) as live:
+        live.show(progress("Hello there "))
+        await until(lambda: bool(scene.calls("chat.stopStream")))
+    delivery = await scene.slack.replies.finish(run, DONE, resumed=False)
+    assert delivery.text == "sent"
+    stream, answer = scene.own(run)
+    assert (delivery.reply_ts, stream.ts) == (answer.ts, run.reply_ts)
+    assert answer.blocks[0]["text"] == "The answer."
+    await until(lambda: bool(scene.calls("chat.delete")))
+    await scene.place(scene.ask())
+    assert len(scene.calls("chat.startStream")) == 1
+    async with scene.another_process() as other:
+        again = await other.slack.replies.finish(run, DONE, resumed=True)
+        assert (again.text, again.reply_ts) == ("sent", answer.ts)
+        assert len(scene.own(run)) == 2
+        scene.clock.by_s += 400
+        await other.slack.replies.finish(run, DONE, resumed=True)
+        await until(lambda: scene.own(run) == [answer])
+
+
+async def test_a_stream_that_cannot_be_ended_is_taken_away_once_it_is_sealed(scene: Scene) -> None:
+    """Slack lets nobody take it away before."""
+    scene.clock.by_s = -400
+    run = await scene.place(scene.ask())
+    scene.fail("chat.update", error="streaming_state_conflict", times=2)
+    scene.fail("chat.delete", error="cant_delete_message")
+    scene.clock.by_s = 0
+    delivery = await scene.slack.replies.finish(run, DONE, resumed=False)
+    await until(lambda: [one.ts for one in scene.own(run)] == [delivery.reply_ts])
+    assert len(scene.calls("chat.delete")) == 2
+
+
 async def test_whoever_waits_or_asks_no_agent_has_a_message(scene: Scene) -> None:
     """Slack seals a stream long before a queue's end, and takes few of them."""
     waiting = scene.ask()
