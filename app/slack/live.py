@@ -37,6 +37,10 @@ class UpdateTiming:
     """It waits neither for the interval nor behind what can wait."""
 
 
+class DriverSpent(SlackRefusal):
+    """A driver's own no, as was planned: the next one goes on, and nothing has failed."""
+
+
 class LiveDriver(Protocol):
     """One way to show progress."""
 
@@ -226,7 +230,10 @@ class Publisher:
         try:
             await driver.send(replace(latest, elapsed_s=latest.elapsed_s + since_s))
         except SlackFault as exc:
-            self._log.warning("slack.update_failed", run_id=self._run.id, error=exc.word)
+            if isinstance(exc, DriverSpent):
+                self._log.info("slack.stream_left", run_id=self._run.id, reason=exc.word)
+            else:
+                self._log.warning("slack.update_failed", run_id=self._run.id, error=exc.word)
             self._sent = None  # the next one makes up for it
             if isinstance(exc, SlackRefusal):
                 await driver.leave()

@@ -27,7 +27,7 @@ from app.slack.api import (
 )
 from app.slack.blocks import duration_text, render_stop, tool_text
 from app.slack.limits import CallLimits
-from app.slack.live import UpdateTiming
+from app.slack.live import DriverSpent, UpdateTiming
 from app.slack.markdown import neutralise
 from app.slack.messages import Chunk, OwnMessages
 from app.slack.status import PASSING_REFUSALS
@@ -101,7 +101,7 @@ class StreamContent:
         """Returns what is new, and takes it as appended.
 
         Raises:
-            SlackRefusal: it cannot be shown by adding.
+            DriverSpent: it cannot be shown by adding.
         """
         text = self._rest(shown)
         phase = shown.phase.rstrip(".… ")
@@ -161,16 +161,16 @@ class StreamContent:
             yield {"type": "plan_update", "title": _cut(title)}
 
     def _rest(self, shown: Progress) -> str:
-        """Returns the text that is to be added. Raises: SlackRefusal: what was added is not what it says now, or is all a message takes."""
+        """Returns the text that is to be added. Raises: DriverSpent: what was added is not what it says now, or is all a message takes."""
         whole = shown.before + shown.text
         words = _WHOLE_WORDS.match(whole)
         text = neutralise(words[0] if words else "", asker=self._run.request.user)
         if self._text.startswith(text):
             return ""
         if not text.startswith(self._text):
-            raise SlackRefusal("text_changed")
+            raise DriverSpent("text_changed")
         if len(text) > MAX_TEXT_CHARS:
-            raise SlackRefusal("text_too_long")
+            raise DriverSpent("text_too_long")
         return text[len(self._text) :]
 
 
@@ -202,7 +202,7 @@ class Stream:
 
     async def send(self, shown: Progress) -> None:
         if self.age_s > ROLL_AFTER_S:
-            raise SlackRefusal("stream_rolled_over")
+            raise DriverSpent("stream_rolled_over")
         mark = self.content.mark()
         chunks = self.content.add(shown)
         if not chunks:

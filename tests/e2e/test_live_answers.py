@@ -109,3 +109,28 @@ async def test_in_a_channel_the_message_is_edited_below_slacks_line(
         await until(lambda: line() == LINE)
         await stage.answer(asked)
         await until(lambda: not line())
+
+
+@pytest.mark.long
+async def test_an_answer_is_whole_where_slack_ends_no_stream(
+    world: World, start_orion: OpenOrion
+) -> None:
+    """Posted below the stream, which stays until Slack seals it, also by a process that takes over; the next question is not streamed."""
+    async with start_orion(world) as stage:
+        await stage.client.faults("chat.stopStream", error="feature_not_enabled", times=999)
+        asked = await stage.client.say("!slow 6", channel=DM)
+        stream = await stage.client.wait_for_reply(
+            asked, lambda reply: "I am" in text_of(reply), channel=DM
+        )
+        stage.orion.kill_group()
+        assert await stage.orion.died(timeout_s=10)
+        await stage.orion.launch()
+        run = await stage.ended(asked, channel=DM)
+        assert run.delivery == "sent"
+        first, answer = await stage.bot_messages(asked, channel=DM)
+        assert (first["ts"], run.reply_ts) == (stream["ts"], answer["ts"])
+        assert WRITING in text_of(answer)
+        assert not has_stop_button(answer)
+        again = await stage.client.say("run: echo hello", channel=DM)
+        assert "hello" in text_of(await stage.answer(again, channel=DM))
+        assert len(await stage.bot_messages(again, channel=DM)) == 1

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from app.playground.slack.types import FakeSlackConfig
 from app.runs.testing import PlannedStep, Progress, QueuePosition, StepState, ToolCall
@@ -234,6 +235,20 @@ async def test_a_slice_that_knows_only_the_newest_words_goes_on_by_edits(scene: 
         live.show(progress("three "))
         await until(lambda: bool(scene.calls("chat.update")))
     await finished(scene, run)
+
+
+@pytest.mark.parametrize("text", ["three ", "One " * 3_000])
+async def test_edits_as_planned_are_no_failure(scene: Scene, text: str) -> None:
+    """A text that is another one, or too long for a stream, is told in the log, but warns nobody."""
+    run = await scene.place(scene.ask())
+    with capture_logs() as logs:
+        async with scene.slack.replies.live(run) as live:
+            live.show(progress("One "))
+            await scene.until_shown(run, "One")
+            live.show(progress(text))
+            await until(lambda: bool(scene.calls("chat.update")))
+        await finished(scene, run)
+    assert [one["event"] for one in logs if one["log_level"] != "debug"] == ["slack.stream_left"]
 
 
 @pytest.mark.parametrize("is_open", [True, False])
