@@ -190,7 +190,7 @@ def doctor(
             print(json.dumps(finding.row))
         else:
             fix = f"  ->  {finding.fix}" if finding.fix else ""
-            print(f"{'ok' if finding.is_ok else 'FAIL':5}{finding.part:10} {finding.detail}{fix}")
+            print(f"{finding.sign:5}{finding.part:10} {finding.detail.removeprefix('! ')}{fix}")
         return finding.is_ok
 
     async def collect() -> bool:
