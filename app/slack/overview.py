@@ -171,8 +171,10 @@ class Overviews:
 
 def budget_text(budget: DayBudget) -> str:
     """Returns what was spent today, and of how much."""
-    of_whom, spent, limit = budget
+    of_whom, spent, limit, unpriced = budget
     of, end = (f" of {render_money(limit)}", "") if limit is not None else ("", ", no limit")
+    if unpriced:
+        end += f", and {unpriced} model call{'s' if unpriced > 1 else ''} whose cost nobody knows"
     return f"{of_whom[0].upper()}{of_whom[1:]}: {render_money(spent)}{of} spent today (UTC){end}"
 
 
