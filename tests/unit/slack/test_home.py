@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from app.runs.testing import Outcome, RunState, Surface
+from app.runs.testing import AttachedFile, MessageContent, Outcome, RunState, Surface
 from app.slack.connection import SlackConnection, SlackOptions, open_slack
 from app.slack.content import content_of
 from app.slack.home import REDRAWN_AFTER_S, WELCOME
@@ -157,6 +157,23 @@ def test_a_cost_that_nobody_knows_is_told_as_that(
     outcome = Outcome(state=RunState.SUCCEEDED, cost_usd=cost_usd)
     run = replace(make_run(), state=RunState.SUCCEEDED, attempt=attempt, outcome=outcome)
     assert overviews.runs_text([Entry(question=run, run=run)]) == f"\u2022 hello {said}"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (MessageContent(shared=("> forwarded",)), "(a forwarded message)"),
+        (MessageContent(files=(AttachedFile(name="a"),)), "(a file)"),
+        (MessageContent(files=(AttachedFile(name="a"), AttachedFile(name="b"))), "(2 files)"),
+        (MessageContent(), "(no text)"),
+    ],
+)
+def test_a_question_without_words_is_what_came(content: MessageContent, said: str) -> None:
+    overviews = Overviews(
+        ports_of(MemoryRunStore()), catalog=CATALOG, policy=POLICY, identity=lambda: None
+    )
+    run = make_run(make_request(text="").model_copy(update={"content": content}))
+    assert overviews.link_text(Entry(question=run, run=run)) == said
 
 
 # -- what the app looks at, titles, the manifest -----------------------------------------------------------------------
