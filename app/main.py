@@ -490,8 +490,8 @@ async def _identify(slack: SlackConnection) -> None:
         _log.warning("slack.identify_failed", reason=str(exc) or type(exc).__name__)
     else:
         _log.info("slack.identified", team=identity.team_id, bot_user=identity.bot_user_id)
-        for feature, scopes in slack.lacking.items():
-            _log.warning("slack.feature_off", feature=feature, lacks=scopes, fix=MANIFEST_FIX)
+        for scope, feature in slack.lacking.items():
+            _log.warning("slack.feature_off", feature=feature, lacks=scope, fix=MANIFEST_FIX)
 
 
 async def _identify_forever(slack: SlackConnection) -> None:

@@ -84,12 +84,24 @@ def playground(
     without_orion: Annotated[
         bool, typer.Option("--without-orion", help="Print the settings for processes of your own.")
     ] = False,
+    events_url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="With --without-orion: events are posted there, instead of sent by a socket; such as http://127.0.0.1:3000/slack/events.",
+        ),
+    ] = None,
 ) -> None:
     """Try Orion on this machine: a local fake Slack, an offline model, a trace page."""
     from app.cli.commands.playground import run_playground, run_stand_ins
 
+    if events_url is not None and not (without_orion and events_url.startswith("http://")):
+        fail(
+            f"--events-url: with --without-orion, and an http:// address, not {events_url!r}",
+            code=USAGE,
+        )
     exit_with(
-        run_stand_ins(port=port)
+        run_stand_ins(port=port, events_url=events_url)
         if without_orion
         else run_playground(port=port, state_dir=state_dir)
     )
@@ -178,7 +190,7 @@ def doctor(
             print(json.dumps(finding.row))
         else:
             fix = f"  ->  {finding.fix}" if finding.fix else ""
-            print(f"{'ok' if finding.is_ok else 'FAIL':5}{finding.part:10} {finding.detail}{fix}")
+            print(f"{finding.sign:5}{finding.part:10} {finding.detail.removeprefix('! ')}{fix}")
         return finding.is_ok
 
     async def collect() -> bool:

@@ -21,7 +21,7 @@ from app.dispatch.placements import Placements
 from app.errors import ErrorCode, LeaseLostError
 from app.log import get_logger
 from app.runs.model import ProcessId, Run
-from app.runs.ports import AgainIn, RunChanges, RunHandlers, RunStore
+from app.runs.ports import AgainIn, RunChanges, RunHandlers, RunStore, StoppingError
 from app.runs.request import RunId
 
 POLL_INTERVAL_S = 0.5
@@ -115,8 +115,10 @@ class RunDispatcher:
         """The last ones: each mention comes as two events, and the second one needs no write."""
 
     async def submit(self, run: Run) -> bool:
+        if not self._is_open:
+            raise StoppingError(f"run {run.id} is not stored: the service is stopping")
         if self._placements is None:
-            raise OSError(f"run {run.id} could not be stored: the service is stopping")
+            raise OSError(f"run {run.id} is not stored: others take this process for dead")
         if run.id in self._accepted:
             return False
         with self._giving_way():

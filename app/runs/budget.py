@@ -168,20 +168,18 @@ class CallFigures:
 
 
 BudgetKey = tuple[str, str, str]
-"""Whose budget: `user` or `channel` with the team's id and its own, or `all` or `judgements` with nothing."""
-DayBudget = tuple[str, int, int | None]
-"""Whose budget, for people; micro-dollars spent of it on one day; and how many it has, None = as many as it takes."""
+"""Whose budget: `user` or `channel` with the team's id and its own, or `all` or `judgements` with nothing; with ` unpriced` behind it a number of calls."""
+DayBudget = tuple[str, int, int | None, int]
+"""Whose budget, for people; micro-dollars spent of it on one day; how many it has, None = as many as it takes; and the calls of the day whose cost nobody knows."""
 
 
 def charges(call: SpentCall) -> Mapping[BudgetKey, int]:
-    """Returns the budgets that a call uses up, and how many micro-dollars of each; none for an own key or an unknown cost.
-
-    Of calls that judge for whom a reply is, there is a budget of their number as well.
-    """
+    """Returns the budgets that a call uses up, and how many micro-dollars of each; none for an own key. Of calls that judge for whom a reply is, and of those whose cost nobody knows, the number counts."""
     counted = {_JUDGEMENTS_KEY: 1} if call.run_id == JUDGEMENTS else {}
-    if call.is_own_key or call.cost is None:
+    if call.is_own_key:
         return counted
-    return dict.fromkeys(_keys(call.team, call.user, call.channel), call.cost) | counted
+    of, amount = (" unpriced", 1) if call.cost is None else ("", call.cost)
+    return dict.fromkeys(_keys(call.team, call.user, call.channel, of), amount) | counted
 
 
 def day_of(at: datetime) -> date:
@@ -294,7 +292,7 @@ class Ledger:
             sentence = f"this request has used the {render_money(limit)} that one may cost"
             return Excess(sentence=sentence)
         days = self._of_day(request.team, request.user, request.channel, counts=True)
-        for of_whom, spent, limit in days:
+        for of_whom, spent, limit, _ in days:
             if limit is not None and spent + held >= limit:
                 sentence = f"{of_whom} for today ({render_money(limit)}) is used up; it begins anew at 00:00 UTC, {self._wait_text()}"
                 return Excess(sentence=sentence)
@@ -307,14 +305,14 @@ class Ledger:
 
     def _of_day(self, team: str, user: str, channel: str, *, counts: bool) -> Sequence[DayBudget]:
         sums = self._spent.get(self._today(), Counter())
-        of_user, of_channel, of_all = (sums[key] for key in _keys(team, user, channel))
+        spent = (sums[key] for key in _keys(team, user, channel))
+        unpriced = (sums[key] for key in _keys(team, user, channel, " unpriced"))
         own = self._permissions.find_budget(user=user, channel=channel, counts=counts)
-        channel_limit = self.budgets.channels.get(channel, self.budgets.channel_day)
-        return (
-            ("your budget", of_user, own.budget_day if own else self.budgets.user_day),
-            ("this channel's budget", of_channel, channel_limit),
-            ("Orion's budget", of_all, self.budgets.day),
-        )
+        of_user = own.budget_day if own else self.budgets.user_day
+        of_channel = self.budgets.channels.get(channel, self.budgets.channel_day)
+        whose = ("your budget", "this channel's budget", "Orion's budget")
+        limits = (of_user, of_channel, self.budgets.day)
+        return tuple(zip(whose, spent, limits, unpriced, strict=True))
 
     @property
     def are_judgements_used_up(self) -> bool:
@@ -485,8 +483,8 @@ _JUDGEMENTS_KEY: BudgetKey = ("judgements", "", "")
 _MINUTES_SHOWN = 90
 
 
-def _keys(team: str, user: str, channel: str) -> tuple[BudgetKey, BudgetKey, BudgetKey]:
-    return ("user", team, user), ("channel", team, channel), ("all", "", "")
+def _keys(team: str, user: str, channel: str, of: str = "") -> Sequence[BudgetKey]:
+    return (f"user{of}", team, user), (f"channel{of}", team, channel), (f"all{of}", "", "")
 
 
 @dataclass(slots=True, kw_only=True)

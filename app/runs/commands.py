@@ -460,15 +460,17 @@ async def _forget(
         lambda: ports.channel_notes.forget(request.team, request.channel, wanted, by=request.run_id)
     )
     if not gone:
-        unknown = ", ".join(str(number) for number in wanted)
-        return _refused(problem or f"I remember nothing here by the number {unknown}")
+        return _refused(problem or f"I remember nothing here by the {_numbered(wanted)}")
     _log.info("channel.forgotten", channel=request.channel, user=request.user, numbers=len(gone))
-    numbers = ", ".join(str(number) for number in gone)
-    unknown = ", ".join(str(number) for number in wanted if number not in gone)
-    rest = f" I remember nothing by the number {unknown}." if unknown else ""
+    unknown = [number for number in wanted if number not in gone]
+    rest = f" I remember nothing by the {_numbered(unknown)}." if unknown else ""
     return _said(
-        f"Forgotten here: number {numbers}.{rest} An agent that was told before may know it in its thread."
+        f"Forgotten here: {_numbered(gone)}.{rest} An agent that was told before may know it in its thread."
     )
+
+
+def _numbered(numbers: Sequence[int]) -> str:
+    return f"number{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
 
 
 def _numbers_of(

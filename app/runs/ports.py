@@ -74,6 +74,10 @@ class RunHandlers(Protocol):
         ...
 
 
+class StoppingError(OSError):
+    """The process is stopping, and takes nothing in any more; another, or the next one, does."""
+
+
 class Dispatcher(Protocol):
     """Durable hand-over of runs. Each is placed at once; `advance` one at a time per thread, oldest message first.
 
@@ -85,7 +89,7 @@ class Dispatcher(Protocol):
         """Accepts a run: its record is durable when this returns, once per id; then it is placed. False: it was accepted before.
 
         Raises:
-            OSError: not durable within 2 s; the caller must not acknowledge. A later repeat is harmless.
+            OSError: not durable within 2 s, or StoppingError; the caller must not acknowledge. A later repeat is harmless.
         """
         ...
 

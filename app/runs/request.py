@@ -47,8 +47,8 @@ class MemoryCommand:
 EVERYTHING: Final = "everything"
 """Behind `forget`: all that the person has said there."""
 NOTHING_BEHIND: Final[Mapping[MemoryVerb, str]] = {
-    MemoryVerb.REMEMBER: "write behind remember what I shall know here",
-    MemoryVerb.FORGET: "write behind forget the number of what I shall not know here any more, words of it, or everything; `what do you know here?` shows the numbers",
+    MemoryVerb.REMEMBER: "write what I shall know here after `remember`",
+    MemoryVerb.FORGET: "write what I shall not know here any more after `forget`: its number, words of it, or everything; `what do you know here?` shows the numbers",
 }
 """What to say where nothing is."""
 

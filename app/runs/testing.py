@@ -159,6 +159,7 @@ from app.runs.ports import (
     RunStore,
     RunTrace,
     StepKind,
+    StoppingError,
     Tracer,
     TraceStep,
 )

@@ -33,6 +33,7 @@ from app.runs.session import (
     SessionId,
     SessionStatus,
     SessionStore,
+    new_name,
     session_id_for,
 )
 from app.runs.warm_pool import UnhealthySandboxError, WaitingAgent, WarmPool
@@ -167,7 +168,7 @@ async def record_begin(
     for _ in range(NAME_ATTEMPTS):
         made = Session(
             id=session_id_for(run.thread),
-            name=_new_name(),
+            name=new_name(),
             thread=run.thread,
             provider=who.provider,
             region=region,
@@ -185,12 +186,6 @@ async def record_begin(
         except NameTakenError:
             continue
     raise AssertionError(f"{NAME_ATTEMPTS} random names were all taken")
-
-
-def _new_name() -> str:
-    from coolname import generate_slug  # noqa: PLC0415 - reads its word lists
-
-    return str(generate_slug(2))
 
 
 ABANDON_TIMEOUT_S = 30.0

@@ -124,10 +124,10 @@ class SlashCommand:
         if word in changing and request.options.command is not None:
             return await self._settings(request)
         known = (*self._words, *LINKING, *changing)
-        problem = f"{word} takes nothing behind it"
         if word not in known:
-            problem = unknown_word("command", word, known)
-        elif word not in self._words:
+            return escape(as_sentence(unknown_word("command", word, known)))
+        problem = f"{word} takes nothing behind it"
+        if word not in self._words:
             problem = f"I do not understand {text[:SHOWN_CHARS]!r}"
         return f"{escape(as_sentence(problem))}\n{HELP}"
 

@@ -288,8 +288,8 @@ class SlackConnection:
         self._identity = identity
 
     @property
-    def lacking(self) -> Mapping[str, Sequence[str]]:
-        """Returns the features that are off for want of scopes, with those; none before Slack has said what it grants."""
+    def lacking(self) -> Mapping[str, str]:
+        """Returns the scopes that are missing, with what is off for want of each; none before Slack has said what it grants."""
         return find_lacking(self._api.scopes)
 
     async def identify(self) -> BotIdentity:

@@ -52,8 +52,6 @@ class SlackThreadReader:
         self._identity = identity
         self._names: dict[str, str] = {}
         """Of people and channels, by their ids."""
-        self._refused: set[str] = set()
-        """Methods for which the app's manifest is too old."""
         self._log = get_logger(__name__)
 
     async def read(self, request: RunRequest) -> ThreadView:
@@ -202,10 +200,7 @@ class SlackThreadReader:
         key = "channel" if is_channel else "user"
         try:
             response = await self._api.once(method, {key: one}, verb="GET")
-        except SlackRefusal as exc:
-            if exc.word == "missing_scope" and method not in self._refused:
-                self._refused.add(method)
-                self._log.warning("slack.name_refused", method=method, error=exc.word)
+        except SlackRefusal:
             return one
         found = object_of(response, key)
         if found.get("is_private"):  # whoever reads this may not be in it

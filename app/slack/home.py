@@ -175,7 +175,8 @@ class AppHome:
         except SlackRefusal as exc:
             if exc.word not in _PASSING_REFUSALS and method not in self._off:
                 self._off.add(method)
-                _log.warning("slack.feature_off", method=method, error=exc.word)
+                if exc.word != "missing_scope":  # told at the start, by the scope
+                    _log.warning("slack.feature_off", method=method, error=exc.word)
             return exc
         except SlackFault as exc:
             _log.info("slack.update_failed", operation=method, error=exc.word)

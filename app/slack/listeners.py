@@ -17,6 +17,7 @@ from typing_extensions import override
 from app.aio import TaskGroup
 from app.log import get_logger
 from app.runs.intake import Intake
+from app.runs.ports import StoppingError
 from app.runs.request import RunRequest
 from app.slack.actions import KEYS_ACTION, WRITE_ACTION, Feedback, parse_click
 from app.slack.api import BotIdentity
@@ -173,7 +174,10 @@ class _Listeners:
 
     async def failed(self, error: Exception) -> BoltResponse:
         """Answers that it is not durable, so not acknowledged: Slack delivers it again."""
-        self._log.error("event.rejected", reason="not_durable", error=type(error).__name__)
+        if isinstance(error, StoppingError):
+            self._log.info("event.rejected", reason="stopping")
+        else:
+            self._log.error("event.rejected", reason="not_durable", error=type(error).__name__)
         if self._hearing is not None and isinstance(error, OSError):  # TimeoutError is one
             self._hearing.begin()  # after its third attempt it delivers no more
         return BoltResponse(status=500, body="")

@@ -1,7 +1,6 @@
-"""The Slack app manifest: exactly the scopes and events that Orion uses, by what they are for, so that one which lacks some can be told."""
+"""The Slack app manifest: exactly the scopes and events that Orion uses, and what each scope is for, so that one which lacks some can be told."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 COMMAND: Final = "/orion"
@@ -9,45 +8,34 @@ ASK_SHORTCUT: Final = "ask_about"
 """Callback id of the message shortcut, which stands in the manifests of all who have pasted one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Feature:
-    """Something that Orion can do where its Slack app has these scopes and is sent these events."""
-
-    name: str
-    scopes: tuple[str, ...] = ()
-    events: tuple[str, ...] = ()
-
+_BEHIND: Final = "what was said before, replies without a mention, and catching up"
+_LOOKED_UP: Final = "names, Ask Orion about this, and catching up"
 
 # Source: Slack app manifest reference, and the required scopes of each method's and event's page, read 2026-11.
-FEATURES: Final = (
-    Feature(
-        name="mentions and direct messages",
-        scopes=(
-            *("app_mentions:read", "chat:write"),
-            *("channels:history", "groups:history", "im:history", "mpim:history"),
-        ),
-        events=(
-            *("app_mention", "message.channels", "message.groups", "message.im", "message.mpim"),
-            "agent_session_stopped",
-        ),
-    ),
-    Feature(name="files of messages", scopes=("files:read",)),
-    Feature(name="patches and files in return", scopes=("files:write",)),
-    Feature(name="names", scopes=("channels:read", "groups:read", "users:read")),
-    Feature(name="home and welcome", scopes=("im:write",), events=("app_home_opened",)),
-    Feature(name="suggested prompts", scopes=("assistant:write",)),
-    Feature(name="/orion", scopes=("commands",)),
-    Feature(name="Ask Orion about this", scopes=("commands", "im:read", "mpim:read")),
-    Feature(
-        name="catching up on what nobody heard",
-        scopes=("channels:read", "groups:read", "im:read", "mpim:read"),
-    ),
-    Feature(
-        name="user groups in orion.toml",
-        scopes=("usergroups:read",),
-        events=("subteam_members_changed", "subteam_updated"),
-    ),
-    Feature(name="stop by ❌", scopes=("reactions:read",), events=("reaction_added",)),
+SCOPES: Final[Mapping[str, str]] = {
+    "app_mentions:read": "mentions",
+    "chat:write": "all that Orion says",
+    "im:history": "direct messages",
+    "channels:history": f"{_BEHIND} in public channels",
+    "groups:history": f"{_BEHIND} in private channels",
+    "mpim:history": f"{_BEHIND} in group messages",
+    "channels:read": f"{_LOOKED_UP} in public channels",
+    "groups:read": f"{_LOOKED_UP} in private channels",
+    "im:read": "Ask Orion about this, and catching up in direct messages",
+    "mpim:read": "Ask Orion about this, and catching up in group messages",
+    "users:read": "names of people",
+    "files:read": "files of messages",
+    "files:write": "patches and files in return",
+    "assistant:write": "suggested prompts",
+    "commands": "/orion and Ask Orion about this",
+    "usergroups:read": "user groups in orion.toml",
+    "reactions:read": "stop by ❌",
+}
+"""What Orion asks for, and what is off without it."""
+EVENTS: Final = (
+    *("app_mention", "message.channels", "message.groups", "message.im", "message.mpim"),
+    *("agent_session_stopped", "app_home_opened", "reaction_added"),
+    *("subteam_members_changed", "subteam_updated"),
 )
 DESCRIPTION: Final = "Answers with AI agents that work in isolated sandboxes."
 COMMAND_HINT: Final = "help | status | stop | runs | settings | agents | usage | link | docker | local | cloud | provider NAME"
@@ -56,15 +44,14 @@ COMMAND_HINT: Final = "help | status | stop | runs | settings | agents | usage |
 MANIFEST_FIX: Final = "paste `orion manifest` into the app's manifest again, and reinstall the app"
 
 
-def find_lacking(granted: Collection[str]) -> Mapping[str, Sequence[str]]:
-    """Returns the features that are off for want of scopes, with those, by their names; none when Slack has not said what it grants.
+def find_lacking(granted: Collection[str]) -> Mapping[str, str]:
+    """Returns the scopes that are missing, each with what is off for want of it; none when Slack has not said what it grants.
 
     Events and commands an app cannot ask for; they come with the scopes of the same manifest.
     """
     if not granted:
         return {}
-    lacking = {one.name: [name for name in one.scopes if name not in granted] for one in FEATURES}
-    return {name: scopes for name, scopes in lacking.items() if scopes}
+    return {scope: off for scope, off in SCOPES.items() if scope not in granted}
 
 
 _OWN_WORDS: Final = frozenset(
@@ -120,7 +107,7 @@ def manifest(*, public_url: str | None, socket_mode: bool) -> dict[str, Any]:
         "should_escape": False,
     }
     settings: dict[str, Any] = {
-        "event_subscriptions": {"bot_events": _sorted(one.events for one in FEATURES)},
+        "event_subscriptions": {"bot_events": sorted(EVENTS)},
         "interactivity": {"is_enabled": True},
         "org_deploy_enabled": False,
         "socket_mode_enabled": socket_mode,
@@ -155,10 +142,6 @@ def manifest(*, public_url: str | None, socket_mode: bool) -> dict[str, Any]:
                 }
             ],
         },
-        "oauth_config": {"scopes": {"bot": _sorted(one.scopes for one in FEATURES)}},
+        "oauth_config": {"scopes": {"bot": sorted(SCOPES)}},
         "settings": settings,
     }
-
-
-def _sorted(names: Iterable[Sequence[str]]) -> list[str]:
-    return sorted({name for some in names for name in some})

@@ -16,7 +16,7 @@ from app.runs.model import SENT, Run, RunState
 from app.runs.options import RunOptions
 from app.runs.policy import RunPolicy
 from app.runs.ports import RunPorts
-from app.runs.request import RunId
+from app.runs.request import MessageContent, RunId
 from app.runs.selection import Catalog, Choice, SelectionContext, choose
 from app.slack.api import BotIdentity
 from app.slack.markdown import escape, neutralise
@@ -147,7 +147,7 @@ class Overviews:
         request, identity = entry.question.request, self.identity()
         ts, thread_ts = entry.run.reply_ts or request.thread_ts, request.thread_ts
         address = identity.link(request.channel, ts, thread_ts=thread_ts) if identity else ""
-        label = short(self.ports.mask(request.text))
+        label = short(self.ports.mask(request.text)) or _what_came(request.content)
         if request.click_ts:
             repo = request.picked_repo
             label = f"Chosen repository: {short(repo)}" if repo else "Retry"
@@ -171,8 +171,10 @@ class Overviews:
 
 def budget_text(budget: DayBudget) -> str:
     """Returns what was spent today, and of how much."""
-    of_whom, spent, limit = budget
+    of_whom, spent, limit, unpriced = budget
     of, end = (f" of {render_money(limit)}", "") if limit is not None else ("", ", no limit")
+    if unpriced:
+        end += f", and {unpriced} model call{'s' if unpriced > 1 else ''} whose cost nobody knows"
     return f"{of_whom[0].upper()}{of_whom[1:]}: {render_money(spent)}{of} spent today (UTC){end}"
 
 
@@ -199,7 +201,17 @@ def short(text: str) -> str:
     """Returns the beginning of somebody's own question as it can stand in mrkdwn, and in a link's label."""
     plain = " ".join(text.split()).replace("|", "\u2223")
     cut = plain if len(plain) <= SHOWN_CHARS else f"{plain[: SHOWN_CHARS - 1]}…"
-    return escape(neutralise(cut)) or "(no text)"
+    return escape(neutralise(cut))
+
+
+def _what_came(content: MessageContent) -> str:
+    """Returns what a question without words is."""
+    files = len(content.files)
+    if content.shared:  # a card or a table seldom comes alone
+        return "(a forwarded message)"
+    if files:
+        return "(a file)" if files == 1 else f"({files} files)"
+    return "(no text)"
 
 
 def _cost_text(run: Run) -> str:

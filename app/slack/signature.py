@@ -66,7 +66,9 @@ def _check_signature(
     if not _TIMESTAMP.fullmatch(timestamp) or not _SIGNATURE.fullmatch(signature):
         return Refusal(status=401, error="signature: malformed")
     if abs(now - int(timestamp)) > MAX_AGE_S:
-        return Refusal(status=401, error=f"signature: older than {MAX_AGE_S} s")
+        return Refusal(
+            status=401, error=f"signature: made more than {MAX_AGE_S} s before or after now"
+        )
     base = f"v0:{timestamp}:".encode() + body
     expected = "v0=" + hmac.new(signing_secret.encode(), base, hashlib.sha256).hexdigest()
     if not signing_secret or not hmac.compare_digest(expected, signature):

@@ -67,8 +67,8 @@ class UnheardReader:
     def __init__(self, api: SlackApi, *, identity: Callable[[], BotIdentity | None]) -> None:
         self._api = api
         self._identity = identity
-        self._told: set[tuple[str, str]] = set()
-        """Of what was logged, which is said once."""
+        self._has_told = False
+        """That it is given small pages, which is logged once."""
         self._log = get_logger(__name__)
 
     async def probe(self) -> None:
@@ -76,7 +76,7 @@ class UnheardReader:
         await self._api.once("auth.test", {})
 
     async def places(self) -> Sequence[Place]:
-        """Returns where the bot is a member, direct messages first; kinds that its scopes leave out are logged once.
+        """Returns where the bot is a member, direct messages first; without the kinds that its scopes leave out, of which the start tells.
 
         Raises:
             SlackFault: they cannot be listed now.
@@ -90,7 +90,6 @@ class UnheardReader:
             except SlackRefusal as exc:
                 if exc.word != "missing_scope":
                     raise
-                self._tell("users.conversations", kind, exc.word)
         return list(found.values())
 
     async def read(
@@ -110,8 +109,6 @@ class UnheardReader:
         except SlackRefusal as exc:
             if exc.word in _OF_APP:
                 raise
-            if exc.word == "missing_scope":
-                self._tell("conversations.history", place.kind, exc.word)
             raise UnreadablePlaceError(exc.word) from exc
 
     async def _read(
@@ -169,7 +166,7 @@ class UnheardReader:
             found |= messages
             cursor = next_cursor(page)
             if cursor and len(messages) <= SMALL_PAGE:
-                self._tell("conversations.history", "all", "small_pages")
+                self._tell_small_pages()
             if cursor is None or any(slack_time(ts) <= after for ts in messages):
                 return found, False
         return found, True
@@ -188,8 +185,6 @@ class UnheardReader:
             except SlackRefusal as exc:
                 if exc.word in _OF_APP:
                     raise
-                if exc.word == "missing_scope":
-                    self._tell("conversations.replies", place.kind, exc.word)
                 return found, exc.word != "thread_not_found"
             found |= _by_ts(page)
             cursor = next_cursor(page)
@@ -226,10 +221,10 @@ class UnheardReader:
         identity = self._identity()
         return identity is not None and text_of(message, "user") == identity.bot_user_id
 
-    def _tell(self, method: str, kind: str, error: str) -> None:
-        if (kind, error) not in self._told:
-            self._told.add((kind, error))
-            self._log.warning("catch_up.limited", method=method, places=kind, error=error)
+    def _tell_small_pages(self) -> None:
+        if not self._has_told:
+            self._has_told = True
+            self._log.warning("catch_up.limited", error="small_pages")
 
 
 def _pages(until_s: float) -> Iterator[int]:

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from app.dispatch.dispatcher import QUIET_WITHIN_S
 from app.runs.ports import Dispatcher, RunStore
-from app.runs.testing import Run, RunId, RunState
+from app.runs.testing import Run, RunId, RunState, StoppingError
 from app.store.memory import MemoryLeases, MemoryRunStore
 from sandbox_runtime.task_group import open_task_group
 from tests.building import T0, make_request
@@ -127,7 +127,7 @@ async def test_a_run_that_cannot_be_advanced_is_ended(handlers: Handlers) -> Non
 
 
 async def test_stop_is_bounded_and_idempotent(handlers: Handlers) -> None:
-    """Stopping gives a long run its grace, cancels it, and may be repeated."""
+    """Stopping gives a long run its grace, cancels it, and may be repeated; what comes then is told so."""
     handlers.hold = lambda _run_id: 60.0
     await handlers.submit(make_request())
     await until(lambda: handlers.running == 1)
@@ -135,6 +135,8 @@ async def test_stop_is_bounded_and_idempotent(handlers: Handlers) -> None:
         await handlers.dispatcher.stop(grace_s=1)
         await handlers.dispatcher.stop(grace_s=1)
     assert (handlers.running, handlers.handed_over) == (0, 1)
+    with pytest.raises(StoppingError):
+        await handlers.submit(make_request(ts="1795302365.000100"))
 
 
 async def _until_placed(handlers: Handlers, count: int) -> None:

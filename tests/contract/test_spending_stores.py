@@ -72,7 +72,7 @@ async def test_calls_come_back_as_they_were(store: SpendingStore) -> None:
 
 
 async def test_calls_are_added_up_by_days(store: SpendingStore) -> None:
-    """Each once, however often it is written; none that a person pays, or whose cost nobody knows."""
+    """Each once, however often it is written; none that a person pays; of those whose cost nobody knows the number."""
     cheap = replace(CALL, cost=5)
     own = replace(cheap, id="c" * 32, is_own_key=True)
     tomorrow = replace(cheap, id="d" * 32, at=T0 + timedelta(days=1))
@@ -83,6 +83,9 @@ async def test_calls_are_added_up_by_days(store: SpendingStore) -> None:
         ("user", "T1", "U2"): 5,
         ("channel", "T1", "C1"): 10,
         ("all", "", ""): 10,
+        ("user unpriced", "T1", "U1"): 1,
+        ("channel unpriced", "T1", "C1"): 1,
+        ("all unpriced", "", ""): 1,
     }
     assert (await store.sums(tomorrow.at.date()))["all", "", ""] == 5
     assert not await store.sums(T0.date() - timedelta(days=1))

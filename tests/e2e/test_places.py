@@ -20,6 +20,7 @@ from app.slack.actions import KEYS_ACTION, SEND_NOW_ACTION, STOP_ACTION
 from app.slack.home import PROMPTS
 from app.slack.limits import METHOD_RATES
 from app.slack.manifest import ASK_SHORTCUT
+from tests.e2e.broken_installs import NOWHERE
 from tests.e2e.conftest import OpenOrion
 from tests.e2e.harness import Stage, World, open_orion, open_world, run_of, text_of
 from tests.e2e.orion_process import new_state_dir
@@ -372,21 +373,40 @@ async def test_people_without_rights_get_a_reason_and_nothing_else(
 
 @pytest.mark.long
 async def test_an_old_manifest_is_told_and_what_it_lacks_is_off(start_orion: OpenOrion) -> None:
-    """One log line for each feature, a line of `doctor` with the fix; questions are answered as before."""
-    lacking = {"commands", "reactions:read", "im:read", "mpim:read"}
+    """One log line for each scope, a line of `doctor` with the fix; questions are answered as before."""
+    lacking = {"commands", "reactions:read", "users:read", "assistant:write", "channels:history"}
     config = FakeSlackConfig(rate_limits="off", scopes=frozenset(DEFAULT_SCOPES - lacking))
     async with open_world(config) as world, start_orion(world) as stage:
+        await stage.client.open_home(tab="messages", user=COLLEAGUE)
+        async with asyncio.timeout(SHOWN_WITHIN_S):
+            while not await stage.client.calls("assistant.threads.setSuggestedPrompts"):
+                await asyncio.sleep(0.05)
         assert "still here" in await stage.ask("@Orion still here")
-        off = {one["feature"]: one["lacks"] for one in stage.orion.log_lines("slack.feature_off")}
+        lines = stage.orion.log_lines("slack.feature_off")
+        off = {one["lacks"]: one["feature"] for one in lines}
+        assert len(lines) == len(off)
+        behind = "what was said before, replies without a mention, and catching up"
         assert off == {
-            "/orion": ["commands"],
-            "Ask Orion about this": ["commands", "im:read", "mpim:read"],
-            "catching up on what nobody heard": ["im:read", "mpim:read"],
-            "stop by ❌": ["reactions:read"],
+            "channels:history": f"{behind} in public channels",
+            "users:read": "names of people",
+            "assistant:write": "suggested prompts",
+            "commands": "/orion and Ask Orion about this",
+            "reactions:read": "stop by ❌",
         }
-        _, told = await stage.cli("doctor", ORION_PORT=str(free_port()))
-        said = " ".join(told.split())
-        assert "stop by ❌ (lacks reactions:read); paste `orion manifest` into" in said
+        token = config.config_token
+        _, told = await stage.cli(
+            "doctor",
+            ORION_PORT=str(free_port()),
+            SLACK_CONFIG_TOKEN=token,
+            ORION_PUBLIC_URL=NOWHERE,
+        )
+        slack, compared = (
+            next(line for line in told.splitlines() if line[5:].startswith(part))
+            for part in ("slack ", "manifest ")
+        )
+        assert slack.startswith("warn slack      bot user")
+        assert "stop by ❌ (lacks reactions:read); paste `orion manifest` into" in slack
+        assert "not compared: bots.info: missing_scope  ->  paste `orion manifest`" in compared
 
 
 @pytest.mark.long

@@ -99,20 +99,27 @@ def _environment(pid: int) -> bytes:
 
 
 @pytest.mark.long
-async def test_alone_it_serves_processes_of_ones_own(tmp_path: Path, prepared: Path) -> None:
+@pytest.mark.parametrize("way", ["socket", "http"])
+async def test_alone_it_serves_processes_of_ones_own(
+    tmp_path: Path, prepared: Path, way: str
+) -> None:
     """By the settings that it prints; they need nothing else."""
+    port = free_port()
+    options = ("--events-url", f"http://127.0.0.1:{port}/slack/events") if way == "http" else ()
     playground = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "app.cli", "playground", "--without-orion"),
+        *(sys.executable, "-m", "app.cli", "playground", "--without-orion", *options),
         env=scrubbed_environment(),
         cwd=tmp_path,
         stdout=asyncio.subprocess.PIPE,
     )
     try:
         async with asyncio.timeout(60):
-            settings = await _printed_settings(playground, last="SLACK_APP_TOKEN")
+            settings = await _printed_settings(playground)
+        assert ("SLACK_SIGNING_SECRET" in settings) is (way == "http")
+        assert ("SLACK_APP_TOKEN" in settings) is (way == "socket")
         directory = new_state_dir(tmp_path)
         put_environments(prepared, directory)
-        orion = OrionProcess(state_dir=directory, settings=settings)
+        orion = OrionProcess(state_dir=directory, settings={**settings, "ORION_PORT": str(port)})
         async with open_client(settings["LANGFUSE_BASE_URL"]) as person:
             try:
                 await orion.start()
@@ -128,16 +135,14 @@ async def test_alone_it_serves_processes_of_ones_own(tmp_path: Path, prepared: P
         await playground.wait()
 
 
-async def _printed_settings(
-    playground: asyncio.subprocess.Process, *, last: str
-) -> Mapping[str, str]:
+async def _printed_settings(playground: asyncio.subprocess.Process) -> Mapping[str, str]:
     assert playground.stdout is not None
     found: dict[str, str] = {}
     async for line in playground.stdout:
         name, separator, value = line.decode().strip().partition("=")
         if separator:
             found[name] = value
-        if name == last:
+        if name == "LANGFUSE_BASE_URL":  # the last one
             break
     return found
 

@@ -126,9 +126,10 @@ async def test_it_is_forgotten_by_number_and_by_words(talk: Talk, agent: PlanAda
         ("forget the moon", "nothing here that says 'the moon'"),
         ("forget 1", "nothing here by the number 1"),
         ("forget 17", "nothing here by the number 17"),
+        ("forget 98 and 99", "nothing here by the numbers 98, 99"),
     ):
         assert said in (await talk.refused(text)).detail
-    assert "number 2, 4" in await talk.ask("forget everything")
+    assert "numbers 2, 4" in await talk.ask("forget everything")
     await talk.run(json.dumps(ANSWER))
     assert "we use" not in agent.turns[-1].system_prompt
 
@@ -208,8 +209,10 @@ async def test_what_is_known_is_not_kept_twice_and_nothing_is_asked_for(talk: Ta
     await talk.ask("remember We use uv")
     assert "already, as number 1" in await talk.ask("remember we use UV")
     for nothing in ("remember this", "remember \u200b\u202e", "remember: ..."):
-        assert "write behind remember" in (await talk.refused(nothing)).detail
-    assert "write behind forget" in (await talk.refused("forget")).detail
+        assert (
+            "write what I shall know here after `remember`" in (await talk.refused(nothing)).detail
+        )
+    assert "any more after `forget`" in (await talk.refused("forget")).detail
     bare = await answer_memory_command(make_run(talk.message("forget")), talk.core.ports, POLICY)
     assert bare is not None
     assert bare.state is RunState.FAILED  # though its words, none, stand in the only note

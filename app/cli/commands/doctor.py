@@ -84,6 +84,13 @@ class Finding:
     fix: str = ""
 
     @property
+    def sign(self) -> str:
+        """Returns what its line begins with; one that works, but not wholly, begins its detail with `! `."""
+        if not self.is_ok:
+            return "FAIL"
+        return "warn" if self.detail.startswith("! ") else "ok"
+
+    @property
     def row(self) -> Mapping[str, object]:
         """Returns what `--json` prints."""
         return {"part": self.part, "ok": self.is_ok, "detail": self.detail, "fix": self.fix}
@@ -346,7 +353,7 @@ async def _slack(settings: Settings) -> str:
         raise _ProblemError(f"auth.test: {exc}", fix) from exc
     found = f"bot user {identity.bot_user_id} in workspace {identity.team_id}"
     if lacking:  # no reason not to start: the rest works
-        off = "; ".join(f"{name} (lacks {', '.join(some)})" for name, some in lacking.items())
+        off = "; ".join(f"{feature} (lacks {scope})" for scope, feature in lacking.items())
         return f"! {found}; its manifest is an old one, so these are off: {off}; {MANIFEST_FIX}"
     return f"{found}; all scopes are there{await _unheard(settings)}"
 
@@ -405,10 +412,12 @@ async def _manifest(settings: Settings) -> str:
     except ValueError as exc:
         raise _ProblemError(str(exc), "set ORION_PUBLIC_URL, or SLACK_APP_TOKEN") from exc
     except TryError as exc:
-        fix = (
-            "make a new SLACK_CONFIG_TOKEN at api.slack.com/apps, or unset it: it is for this alone"
-        )
-        raise _ProblemError(str(exc), fix) from exc
+        fix = "see what is said of Slack"
+        if str(exc) == "bots.info: missing_scope":  # so it is an old one
+            fix = MANIFEST_FIX
+        elif str(exc).startswith("apps.manifest.export: "):
+            fix = "make a new SLACK_CONFIG_TOKEN at api.slack.com/apps, or unset it: it is for this alone"
+        raise _ProblemError(f"not compared: {exc}", fix) from exc
     if drift:
         raise _ProblemError(f"it differs: {'; '.join(drift)}", MANIFEST_FIX)
     return "the app has what `orion manifest` says"

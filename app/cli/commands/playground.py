@@ -60,26 +60,31 @@ def _make_state_dir(directory: Path) -> None:
         raise OSError(f"--state-dir {directory} cannot be used: {exc.strerror}") from exc
 
 
-def run_stand_ins(*, port: int) -> int:
-    """Serves the local Slack, models and traces alone, until a signal; prints the settings by which Orion processes reach them."""
+def run_stand_ins(*, port: int, events_url: str | None = None) -> int:
+    """Serves the local Slack, models and traces alone, until a signal; prints the settings by which Orion processes reach them.
+
+    Args:
+        events_url: Where events, commands and clicks are posted; None = they go to whoever opens a socket.
+    """
     try:
-        return asyncio.run(_run_stand_ins(port=port))
+        return asyncio.run(_run_stand_ins(port=port, events_url=events_url))
     except OSError as exc:
         print(f"the playground cannot start: {_port_reason(exc, port)}", file=sys.stderr)
         return 1
 
 
-async def _run_stand_ins(*, port: int) -> int:
+async def _run_stand_ins(*, port: int, events_url: str | None) -> int:
     stopping = _until_signal()
-    config = FakeSlackConfig()
+    config = FakeSlackConfig(events_url=events_url)
     async with serve(create_stack(config), port=port) as url:
-        settings = {**orion_environment(url, config), "SLACK_APP_TOKEN": config.app_token}
-        del settings[
-            "SLACK_SIGNING_SECRET"
-        ]  # by Socket Mode each process that hears finds the way by itself
-        _announce(
-            url, [], hint="It has no Orion. With these settings, in a `.env`, yours reach it:"
-        )
+        settings = orion_environment(url, config)
+        if events_url is None:
+            # By Socket Mode each process that hears finds the way by itself.
+            settings = {"SLACK_APP_TOKEN": config.app_token, **settings}
+            del settings["SLACK_SIGNING_SECRET"]
+        way = events_url or "a socket that yours opens (--events-url URL: by HTTP)"
+        hint = f"It has no Orion. Its events go to {way}; what did not get there: {url}/deliveries"
+        _announce(url, [], hint=f"{hint}\n\n  With these settings, in a `.env`, yours reach it:")
         print("\n".join(f"{name}={value}" for name, value in settings.items()), flush=True)
         await stopping.wait()
     return 0

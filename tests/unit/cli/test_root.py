@@ -74,6 +74,21 @@ def test_a_number_out_of_range_is_a_usage_error(args: tuple[str, ...], tmp_path:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("--events-url", "http://127.0.0.1:3000/slack/events"),
+        ("--without-orion", "--events-url", "127.0.0.1:3000/slack/events"),
+    ],
+)
+def test_an_events_url_of_no_use_is_a_usage_error(args: tuple[str, ...], tmp_path: Path) -> None:
+    """The playground's own Orion is posted to by itself, and of a stand-in that waits for nothing nobody would hear."""
+    refused = orion("playground", *args, cwd=tmp_path)
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("--events-url: ")
+    assert not list(tmp_path.iterdir())
+
+
 def test_runs_of_no_state(tmp_path: Path) -> None:
     """A state directory in which no Orion has run is named, and gets no database by being looked at."""
     state = tmp_path / "mistyped"

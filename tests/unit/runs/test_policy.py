@@ -77,8 +77,8 @@ def test_where_there_are_no_sandboxes_none_are_told() -> None:
 @pytest.mark.parametrize(
     ("request_", "told"),
     [
-        (make_request(text="remember"), "write behind remember"),
-        (make_request(text="forget"), "write behind forget the number"),
+        (make_request(text="remember"), "write what I shall know here after `remember`"),
+        (make_request(text="forget"), "after `forget`: its number"),
         (make_request(text="forget 1"), ""),
         (make_request(text="what do you know here?"), ""),
         *((make_request(text=text), "as a reply in a thread") for text in ("mute", "Unmute!")),

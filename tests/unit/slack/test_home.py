@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from app.runs.testing import Outcome, RunState, Surface
+from app.runs.testing import AttachedFile, MessageContent, Outcome, RunState, Surface
 from app.slack.connection import SlackConnection, SlackOptions, open_slack
 from app.slack.content import content_of
 from app.slack.home import MAX_DRAWINGS, REDRAWN_AFTER_S, WELCOME
@@ -65,18 +65,20 @@ async def test_a_drawing_that_waits_for_its_turn_keeps_nobody_from_ending(
     assert len(slack_server.arguments("views.publish")) == 1
 
 
-async def test_what_slack_refuses_this_app_is_off_with_one_line(world: World) -> None:
-    """A refusal that is about the place is not."""
+@pytest.mark.parametrize(("word", "lines"), [("feature_not_enabled", 1), ("missing_scope", 0)])
+async def test_what_slack_refuses_this_app_is_off_with_one_line(
+    world: World, word: str, lines: int
+) -> None:
+    """A refusal that is about the place is not; of a scope the start has told."""
     method = "assistant.threads.setSuggestedPrompts"
-    world.server.fail(
-        method, Answer(error="channel_not_found"), Answer(error="feature_not_enabled")
-    )
+    world.server.fail(method, Answer(error="channel_not_found"), Answer(error=word))
     with capture_logs() as logs:
         for number in range(4):
             await world.open(tab="messages", user=f"U{number}")
             await asyncio.sleep(0.05)
     assert len(world.server.arguments(method)) == 2
-    assert [one["method"] for one in logs if one["event"] == "slack.feature_off"] == [method]
+    told = [one["method"] for one in logs if one["event"] == "slack.feature_off"]
+    assert told == [method] * lines
 
 
 @pytest.mark.parametrize("method", ["views.publish", "assistant.threads.setSuggestedPrompts"])
@@ -179,6 +181,23 @@ def test_a_cost_that_nobody_knows_is_told_as_that(
     assert overviews.runs_text([Entry(question=run, run=run)]) == f"\u2022 hello {said}"
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (MessageContent(shared=("> forwarded",)), "(a forwarded message)"),
+        (MessageContent(files=(AttachedFile(name="a"),)), "(a file)"),
+        (MessageContent(files=(AttachedFile(name="a"), AttachedFile(name="b"))), "(2 files)"),
+        (MessageContent(), "(no text)"),
+    ],
+)
+def test_a_question_without_words_is_what_came(content: MessageContent, said: str) -> None:
+    overviews = Overviews(
+        ports_of(MemoryRunStore()), catalog=CATALOG, policy=POLICY, identity=lambda: None
+    )
+    run = make_run(make_request(text="").model_copy(update={"content": content}))
+    assert overviews.link_text(Entry(question=run, run=run)) == said
+
+
 # -- what the app looks at, titles, the manifest -----------------------------------------------------------------------
 
 
@@ -237,5 +256,8 @@ def test_each_missing_scope_switches_off_what_needs_it() -> None:
     scopes = manifest(public_url=None, socket_mode=True)["oauth_config"]["scopes"]["bot"]
     assert find_lacking(scopes) == find_lacking([]) == {}
     assert find_lacking([one for one in scopes if one != "reactions:read"]) == {
-        "stop by ❌": ["reactions:read"]
+        "reactions:read": "stop by ❌"
     }
+    assert "im:write" not in scopes  # nothing of Orion needs it
+    off = find_lacking([one for one in scopes if one != "channels:history"])["channels:history"]
+    assert off.endswith("catching up in public channels")

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 from slack_bolt.async_app import AsyncApp
+from structlog.testing import capture_logs
 
 from app.aio import open_task_group
-from app.runs.testing import RunRequest
+from app.runs.testing import RunRequest, StoppingError
 from tests.unit.slack.building import (
     RecordingIntake,
     deliver,
@@ -41,12 +42,22 @@ async def test_a_mention_is_taken_in_before_the_200(
     assert request.text == "hi"
 
 
+@pytest.mark.parametrize(
+    ("error", "level", "reason"),
+    [
+        (OSError("disk full"), "error", "not_durable"),
+        (StoppingError("the service is stopping"), "info", "stopping"),
+    ],
+)
 async def test_what_is_not_durable_is_not_acknowledged(
-    bolt: AsyncApp, intake: RecordingIntake
+    bolt: AsyncApp, intake: RecordingIntake, error: OSError, level: str, reason: str
 ) -> None:
-    """When intake fails Slack gets a 500, so that it delivers again."""
-    intake.error = OSError("disk full")
-    assert (await deliver_json(bolt, mention()))[0] == 500
+    """When intake fails Slack gets a 500, so that it delivers again; a process that stops is not sick."""
+    intake.error = error
+    with capture_logs() as logs:
+        assert (await deliver_json(bolt, mention()))[0] == 500
+    (line,) = (one for one in logs if one["event"] == "event.rejected")
+    assert (line["log_level"], line["reason"]) == (level, reason)
     intake.error = None
     assert (await deliver_json(bolt, mention()))[0] == 200
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -16,10 +17,13 @@ from app.runs.testing import (
     ApprovalDesk,
     Intake,
     Outcome,
+    RunId,
     RunPolicy,
     RunRequest,
     RunState,
+    SpentCall,
     StopSignals,
+    Usage,
     run_id_for,
 )
 from app.slack.api import RetryPolicy
@@ -80,6 +84,7 @@ async def test_what_is_misspelt_is_told(world: World, text: str, said: str) -> N
     assert said in answer
     assert "<!" not in answer
     assert len(answer) < 4_000
+    assert answer.count("unlink") <= 1 or "There is no command" not in answer
     assert await world.store.recent(limit=9) == []
 
 
@@ -97,6 +102,28 @@ async def test_usage_tells_budgets_of_the_person_and_the_channel(world: World) -
     assert "Your budget: $0 of $2 spent today" in said
     assert "This channel's budget: $0 of $5 spent today" in said
     assert "Orion's" not in said
+    assert "nobody knows" not in said
+
+
+@pytest.mark.parametrize(("calls", "said"), [(1, "1 model call "), (2, "2 model calls ")])
+async def test_usage_tells_of_calls_whose_cost_nobody_knows(
+    world: World, calls: int, said: str
+) -> None:
+    """Of models without a price: otherwise it would look as if nothing had been asked."""
+    call = SpentCall(
+        id="",
+        run_id=RunId("run_1"),
+        agent="codex",
+        model="without-a-price",
+        team="T1",
+        user="U1",
+        channel="C1",
+        at=datetime.now(UTC),
+        usage=Usage(input_tokens=3, model_calls=1),
+        cost=None,
+    )
+    await world.store.spending.add([replace(call, id=str(number)) for number in range(calls)])
+    assert f"{said}whose cost nobody knows" in await world.command("usage")
 
 
 async def test_others_are_counted_and_not_named(world: World) -> None:
