@@ -1,7 +1,6 @@
 """What a thread has from run to run, and where its agents work; pure, but for `new_name`."""
 
 import hashlib
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -254,75 +253,155 @@ def find_mount_refusal(directory: Path, *, home: Path, state_dir: Path) -> str:
     return ""
 
 
-_ADJECTIVES: Final = """
-able accurate active adaptable adept admirable advanced adventurous affable agate agile airborne
-amaranth amber ambitious amethyst amiable amusing ancient apricot aquamarine aquatic arboreal
-armored aromatic artful astute athletic attentive authentic awesome azure benevolent beryl big
-blazing blue bold bouncy brainy brave bright brilliant bronze bubbly burgundy busy calm capable
-careful carmine cautious celadon celestial certain cerulean charcoal charming cheerful chirpy
-chivalrous classic clever cobalt colorful comical competent congenial cooperative copper coral
-cordial courageous courteous creative crimson crisp crystal curious cyan daring dashing dazzling
-deft delightful determined diamond diligent discreet durable dynamic eager easygoing efficient
-elated electric elegant eloquent emerald eminent enchanted encouraging energetic enigmatic
-enthusiastic ethereal excellent exceptional expert exuberant fabulous fair faithful famous
-fantastic fascinating fast fearless festive fine flawless flexible fluffy fluorescent flying
-formidable fortunate fragrant fresh friendly frosty funny futuristic garnet generous gentle genuine
-gifted glad gleaming gleeful glistening glittering glorious glossy golden graceful gracious grand
-granite grateful gray great green gregarious groovy happy hardy harmonic healthy helpful heroic
-hidden honest honorable hopeful hopping hospitable humble humorous icy illustrious imaginary
-imaginative important impressive incredible independent indigo industrious ingenious inquisitive
-intelligent interesting intrepid inventive invincible iron jade jasmine jasper jolly jovial joyful
-jumping keen kind large laughing lavender leafy legendary lemon light likable lilac little lively
-logical loyal lucky luminous lush lyrical magenta magic magnetic magnificent maize majestic
-malachite marble marigold marvellous masterful mauve mellow melodic memorable merry metal meteoric
-meticulous mighty mindful miraculous modern modest musical mysterious mystic natural neat nebulous
-neon nickel nifty nimble noble nocturnal nostalgic notable objective observant ochre offbeat opal
-optimal optimistic orange organic origami original outgoing outstanding paper patient peaceful
-pearl perceptive perfect peridot perky phenomenal pistachio platinum pleasant poetic poised polar
-polite popular porcelain positive practical pragmatic precise premium pristine prodigious
-proficient prompt proud prudent punctual quaint quantum quartz quick quiet quirky radiant rainbow
-rapid rare raspberry rational ready realistic reasonable refined refreshing reliable remarkable
-resilient resolute resourceful responsible rigorous robust rose ruby rugged rustling saffron sage
-sapphire savvy scarlet scenic sensible sepia silver sincere singing skilled skillful sleek small
-smart smiling snowy soaring sociable solid sophisticated sparkling spectacular speedy spirited
-splendid spotted sprightly spry stalwart starry steadfast steady steel stellar stoic striped sturdy
-stylish subtle successful sunny supportive swift sympathetic systematic tactful talented tangerine
-teal terrific thankful thoughtful thriving tidy tiny tireless topaz tourmaline towering tranquil
-true trusty truthful tungsten turquoise ultramarine unique upbeat useful valiant valuable venerable
-vermilion versatile vibrant victorious vigilant vigorous violet viridian vivid warm watchful
-whimsical wise witty wonderful worthy zesty zippy zircon
-"""
-_ANIMALS: Final = """
-aardvark aardwolf agama agouti albatross alligator alpaca ammonite angelfish ant anteater antelope
-ara armadillo auk avocet axolotl badger barracuda basilisk beagle bear bee beetle beluga bettong
-binturong bird bison bittern bobcat buffalo bulldog bumblebee butterfly camel capybara caracal
-caracara caribou cassowary cat caterpillar catfish chameleon chamois cheetah chimera chinchilla
-chipmunk chital cicada civet coati collie condor corgi cormorant coyote crab crane crayfish cricket
-crocodile curassow cuscus cuttlefish dalmatian deer dinosaur dog dolphin dormouse dove dragon
-dragonfly duck dugong eagle echidna elephant elk emu ermine falcon fennec ferret finch firefly
-flamingo flounder fossa fox foxhound frigatebird frog fulmar gaur gazelle gecko gerbil gharial
-giraffe goat goldfish goose goshawk grasshopper grebe griffin groundhog grouse guillemot hamster
-hare harrier hawk hedgehog heron herring hippogriff hoatzin honeybee horse hound hummingbird husky
-hyrax ibex ibis iguana impala inchworm jackalope jackdaw jackrabbit jaguar jaguarundi jaybird
-jerboa junglefowl kakapo kangaroo kelpie kestrel kingfisher kittiwake kiwi koala kraken kudu
-labradoodle labrador ladybug lemur leopard lion lionfish lizard llama lobster lorikeet lynx
-lyrebird macaw mackerel magpie malamute mammoth manatee manticore mantis manul markhor marmot
-marten mastodon mayfly meerkat mink mongoose moose moth mouflon mouse muskox mustang myna narwhal
-nautilus newt nightingale numbat nyala ocelot octopus okapi orca oriole oryx ostrich otter owl
-oyster panda panther parakeet parrot partridge peacock peccary pegasus pelican penguin perch petrel
-pheasant phoenix pigeon platypus pogona pony poodle porcupine porpoise pronghorn pudu puffin puma
-quail quetzal quokka quoll rabbit raccoon raven reindeer rhino ringtail roadrunner robin rook saiga
-salamander salmon saluki sambar scallop seagull seahorse seal seriema serval shark silkworm skink
-skylark smilodon spaniel sparrow spider spoonbill squid squirrel starfish starling stoat stork
-sturgeon sunfish swan tanuki tapir tiger tortoise toucan toucanet trogon trout tuatara tuna turaco
-turtle unicorn urchin velociraptor vicugna wallaby walrus wapiti waxbill wildcat wildebeest wolf
-wolverine wombat wren wyvern yak zebra zebu
-"""
-ADJECTIVES: Final = tuple(_ADJECTIVES.split())
-ANIMALS: Final = tuple(_ANIMALS.split())
-"""Of names, which stand in branches and pull requests of companies: of each word all that it may mean is harmless, beside any other, too."""
+UNWANTED_WORDS: Final = frozenset(
+    [
+        "aboriginal",
+        "aggressive",
+        "alluring",
+        "ape",
+        "arrogant",
+        "baboon",
+        "bald",
+        "beaver",
+        "berserk",
+        "black",
+        "blond",
+        "boar",
+        "bonobo",
+        "boobook",
+        "booby",
+        "brown",
+        "bug",
+        "bull",
+        "bustard",
+        "capuchin",
+        "chicken",
+        "chimpanzee",
+        "chubby",
+        "cockatoo",
+        "cockatrice",
+        "cockle",
+        "cocky",
+        "cougar",
+        "cow",
+        "crazy",
+        "crow",
+        "cuckoo",
+        "curvy",
+        "daft",
+        "demonic",
+        "devious",
+        "devout",
+        "dodo",
+        "donkey",
+        "ebony",
+        "fanatic",
+        "fat",
+        "furious",
+        "gay",
+        "gibbon",
+        "ginger",
+        "girlish",
+        "godlike",
+        "gorilla",
+        "greedy",
+        "hairy",
+        "hallowed",
+        "heretic",
+        "hippo",
+        "hog",
+        "horned",
+        "hot",
+        "hulking",
+        "hysterical",
+        "illegal",
+        "imperial",
+        "ivory",
+        "jackal",
+        "juicy",
+        "kickass",
+        "leech",
+        "lemming",
+        "liberal",
+        "loose",
+        "louse",
+        "loutish",
+        "lumpy",
+        "macaque",
+        "macho",
+        "mandrill",
+        "manipulative",
+        "marmoset",
+        "married",
+        "meek",
+        "military",
+        "mole",
+        "mongrel",
+        "monkey",
+        "mule",
+        "mutant",
+        "native",
+        "naughty",
+        "nuthatch",
+        "obedient",
+        "orangutan",
+        "orthodox",
+        "pig",
+        "pink",
+        "primitive",
+        "private",
+        "provocative",
+        "psychedelic",
+        "pygmy",
+        "radical",
+        "rampant",
+        "rat",
+        "rebel",
+        "red",
+        "righteous",
+        "rough",
+        "serpent",
+        "sexy",
+        "shrew",
+        "skinny",
+        "skunk",
+        "sloppy",
+        "sloth",
+        "slug",
+        "snake",
+        "snobbish",
+        "sponge",
+        "stallion",
+        "straight",
+        "swallow",
+        "swine",
+        "tan",
+        "termite",
+        "thick",
+        "turkey",
+        "uber",
+        "unnatural",
+        "uncovered",
+        "vengeful",
+        "venomous",
+        "viper",
+        "vulture",
+        "weasel",
+        "whale",
+        "white",
+        "woodoo",
+        "woodpecker",
+        "worm",
+        "yellow",
+    ]
+)
+"""Of coolname's, words that nobody wants in a branch or a pull request of their company, alone or beside another."""
 
 
 def new_name() -> str:
-    """Returns a random name for a session, one of some 125,000; another may have it."""
-    return f"{secrets.choice(ADJECTIVES)}-{secrets.choice(ANIMALS)}"
+    """Returns a random name for a session: two words, one of some 290,000; another session may have it."""
+    from coolname import generate_slug  # noqa: PLC0415 - reads its word lists
+
+    while not UNWANTED_WORDS.isdisjoint((name := str(generate_slug(2))).split("-")):
+        pass
+    return name

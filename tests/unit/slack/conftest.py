@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -50,7 +50,8 @@ class SlackServer:
     """Of people and channels that are not called by their ids."""
     headers: dict[str, str] = field(default_factory=dict)
     """Of each answer."""
-    in_flight: int = 0
+    in_flight: Counter[str] = field(default_factory=Counter)
+    """Calls, by their methods."""
 
     def arguments(self, method: str) -> list[dict[str, Any]]:
         return [arguments for name, arguments, _ in self.calls if name == method]
@@ -68,7 +69,7 @@ class SlackServer:
             arguments |= json.loads(await request.text())
         self.calls.append((method, arguments, asyncio.get_running_loop().time()))
         answer = self.script[method].pop(0) if self.script[method] else None
-        self.in_flight += 1
+        self.in_flight[method] += 1
         try:
             await asyncio.sleep(answer.delay_s if answer else 0)
             if answer and answer.until:
@@ -77,7 +78,7 @@ class SlackServer:
             if answer and answer.body_json is not None:
                 return web.json_response({"ok": True, **answer.body_json})
         finally:
-            self.in_flight -= 1
+            self.in_flight[method] -= 1
         if answer is None or (answer.accepts and not answer.cut and answer.status == 200):
             return web.json_response(result, headers=self.headers)
         if answer.cut:

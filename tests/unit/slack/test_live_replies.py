@@ -31,8 +31,8 @@ async def test_no_progress_is_in_flight_after_leaving(
     async with slack.replies.live(placed) as reply:
         reply.show(Progress(phase="Thinking", elapsed_s=1))
         await asyncio.sleep(0.15)
-        assert slack_server.in_flight == 1
-    assert slack_server.in_flight == 0
+        assert slack_server.in_flight["chat.update"] == 1
+    assert slack_server.in_flight["chat.update"] == 0
     await slack.replies.finish(placed, DONE, resumed=False)
     await asyncio.sleep(0.4)
     (message,) = slack_server.messages.values()
@@ -114,7 +114,7 @@ async def test_cancellation_passes_through_the_live_reply(
 
     with pytest.raises(TimeoutError):
         await overrun()
-    assert slack_server.in_flight == 0
+    assert slack_server.in_flight["chat.update"] == 0
 
 
 @pytest.mark.alone

@@ -189,7 +189,7 @@ async def test_native_status_is_switched_off_after_a_refusal(
     async with open_slack(dataclasses.replace(slack_options, policy=patient)) as slack:
         placed = await place(slack, run)
         await slack.replies.finish(placed, DONE, resumed=False)
-        assert slack_server.in_flight == 1
+        assert slack_server.in_flight["agents.sessions.setStatus"] == 1
         stands.set()
         await asyncio.sleep(0.2)
     assert len(slack_server.arguments("agents.sessions.setStatus")) == 1
