@@ -260,4 +260,5 @@ async def test_doctor_names_the_scopes_that_are_missing(start_orion: OpenOrion) 
         start_orion(world) as stage,
     ):
         _, told = await stage.cli("doctor")
-    assert "catching up on what nobody heard (lacks im:read, mpim:read)" in " ".join(told.split())
+    for kind, scope in (("direct messages", "im:read"), ("group messages", "mpim:read")):
+        assert f"catching up in {kind} (lacks {scope})" in " ".join(told.split())
