@@ -45,6 +45,8 @@ class Ending:
         """Records the outcome and tells the thread; `trace` is the running attempt's, if there was one."""
         if outcome.state is RunState.STOPPED:
             outcome = replace(outcome, made_way=await self._made_way(run))
+        if outcome.state is not RunState.SUCCEEDED:
+            outcome = replace(outcome, answer=cut_answer(outcome.answer))
         if outcome.error_code in _FORBIDDEN:
             entry = decision_entry(
                 run,
@@ -200,9 +202,9 @@ def _log_end(run: Run, outcome: Outcome) -> None:
 
 # -- long answers ----------------------------------------------------------------------------------------------------------
 
-LONG_ANSWER_CHARS = 30_000
+LONG_ANSWER_CHARS, LONG_ANSWER_ELEMENTS = 30_000, 100
 """Three messages."""
-_LONG_CHARS, _SHOWN_LINES, _SHOWN_CHARS = 4_000, 15, 8_000
+_LONG_CHARS, _SHOWN_LINES, _SHOWN_CHARS, _SHOWN_ELEMENTS = 4_000, 15, 8_000, 30
 _ENDINGS = {"bash": "sh", "diff": "diff", "html": "html", "json": "json", "python": "py", "sql": "sql", "yaml": "yaml"}  # fmt: skip
 
 
@@ -211,13 +213,28 @@ def shorten(answer: str) -> tuple[str, Mapping[str, str]]:
 
     What is long without them is a file as a whole.
     """
-    if len(answer) <= LONG_ANSWER_CHARS:
+    if not _is_long(answer):
         return answer, {}
     files: dict[str, str] = {}
     short = "".join(_shortened(answer, element, files) for element in scan(answer))
-    if len(short) <= LONG_ANSWER_CHARS:
+    if not _is_long(short):
         return short, files
-    return f"{closed(_clip(answer))}\n\n(the whole answer is in `answer.md`)", {"answer.md": answer}
+    return f"{_beginning(answer)}\n\n(the whole answer is in `answer.md`)", {"answer.md": answer}
+
+
+def cut_answer(answer: str) -> str:
+    """Returns what is shown of an answer that came to no end: of a long one its beginning."""
+    return f"{_beginning(answer)}\n\n(the rest is left out)" if _is_long(answer) else answer
+
+
+def _is_long(answer: str) -> bool:
+    return len(answer) > LONG_ANSWER_CHARS or len(scan(answer)) > LONG_ANSWER_ELEMENTS
+
+
+def _beginning(answer: str) -> str:
+    begun = answer[: scan(answer)[:_SHOWN_ELEMENTS][-1].end]
+    short = _clip(begun)
+    return closed(f"{short.rstrip()}\n…" if short == begun != answer else short)
 
 
 def _shortened(answer: str, element: Element, files: dict[str, str]) -> str:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -274,6 +274,14 @@ class Intake:
         }
         if not await self.accept(request.model_copy(update=changes)):
             await self._tell_pick(pick, run_id, request, repo=repo)
+            return
+        # The thread has it from now on: it is chosen for what else is open there.
+        async with asyncio.timeout(WRITE_TIMEOUT_S):
+            others = await self._questions.among(await self._ports.store.of_thread(asking.thread))
+        for other in others:
+            if repo in other.result.candidates:
+                number = other.result.candidates.index(repo)
+                await self.pick(replace(pick, run_id=other.id, number=number))
 
     async def fix(self, fix: Fix) -> None:
         """Lets an agent go on in the thread of a pull request: once for each notice, whoever else clicks; the person is told why not.

@@ -249,7 +249,7 @@ class SlackApi:
         data = getattr(response, "data", None)
         word = data.get("error") if isinstance(data, dict) else None
         if status == 429 or word in ("ratelimited", "rate_limited"):  # noqa: PLR2004 - HTTP
-            retry_after_s = min(_retry_after_s(getattr(response, "headers", {})), MAX_RETRY_AFTER_S)
+            retry_after_s = min(asked_pause_s(getattr(response, "headers", {})), MAX_RETRY_AFTER_S)
             if not self.limits.pause_s(method, channel):  # else it was on its way already
                 self._log.warning(
                     "slack.rate_limited",
@@ -264,7 +264,8 @@ class SlackApi:
         return SlackRefusal(word)
 
 
-def _retry_after_s(headers: Mapping[str, str]) -> float:
+def asked_pause_s(headers: Mapping[str, str]) -> float:
+    """Returns how long Slack wants to be left alone after a 429; a second where it does not say."""
     value = _header(headers, "retry-after")
     return float(value) if value.isdecimal() else 1.0
 

@@ -284,6 +284,7 @@ class CatchUp:
         for intent, was_edited in found:
             if isinstance(intent, RunRequest) and self._is_withdrawn(intent, stops):
                 figures.withdrawn += 1
+                self._hearing.withdraw(intent.run_id)
                 continue
             try:
                 await self._hand_over(intent, since, was_edited=was_edited, figures=figures)

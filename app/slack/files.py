@@ -13,7 +13,7 @@ from pydantic import SecretStr
 from app.log import get_logger
 from app.runs.history import UnreadableFileError
 from app.runs.request import AttachedFile
-from app.slack.api import SlackApi, SlackFault, SlackRefusal
+from app.slack.api import SlackApi, SlackFault, SlackRefusal, asked_pause_s
 from app.slack.fields import object_of, text_of
 
 FETCH_TIMEOUT_S: Final = 60.0
@@ -105,15 +105,19 @@ class SlackFiles:
             raise UnreadableFileError(_ELSEWHERE[file.mode])
         if file.size is not None and file.size > max_bytes:
             raise _too_large(max_bytes)
-        url = file.url
+        url, reason = file.url, _NO_ACCESS
         for _ in range(_MAX_REDIRECTS):
             async with self._get(url) as response:
+                if response.status == HTTPStatus.TOO_MANY_REQUESTS:
+                    reason = f"Slack answers {response.status}"
+                    await asyncio.sleep(asked_pause_s(response.headers))
+                    continue
                 if response.status in (301, 302, 303, 307, 308):
                     url = urljoin(url, response.headers.get("location", ""))
                     continue
                 _check(response, file)
                 return await _read(response, max_bytes)
-        raise UnreadableFileError(_NO_ACCESS)
+        raise UnreadableFileError(reason)
 
     @asynccontextmanager
     async def _get(self, url: str) -> AsyncIterator[aiohttp.ClientResponse]:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Final
 
+from app.runs.request import RunId
+
 DEAF_AFTER_S: Final = 60.0
 """The client pings every 10 s; a socket that answers none looks connected and delivers nothing."""
 
@@ -13,6 +15,8 @@ CLOCK_ERROR: Final = timedelta(seconds=3)
 """By which Slack's time may be told too early: to the second, by a header that may be a second old."""
 LATE_AFTER_S: Final = 10.0
 """What comes sooner than that is no late question, though its process may have begun meanwhile, as a function does."""
+MAX_WITHDRAWN: Final = 1_000
+"""That are remembered, the newest, for the six minutes in which Slack delivers them again."""
 
 
 class Hearing:
@@ -21,8 +25,18 @@ class Hearing:
         self.now = now
         self._since: datetime | None = None
         self._changed = asyncio.Event()
+        self._withdrawn: dict[RunId, None] = {}
         self._sign_s: float | None = None
         self._answered_s: Callable[[], float] | None = None
+
+    def withdraw(self, run_id: RunId) -> None:
+        """Notes that a question which nobody heard was taken back before it was found: Slack may deliver it again."""
+        self._withdrawn[run_id] = None
+        if len(self._withdrawn) > MAX_WITHDRAWN:
+            del self._withdrawn[next(iter(self._withdrawn))]
+
+    def is_withdrawn(self, run_id: RunId) -> bool:
+        return run_id in self._withdrawn
 
     @property
     def since(self) -> datetime | None:

@@ -91,6 +91,9 @@ class _Listeners:
             self._ignored(body, intent)
             return
         if isinstance(intent, RunRequest) and self._hearing is not None:
+            if self._hearing.is_withdrawn(intent.run_id):
+                self._ignored(body, Ignored(reason="withdrawn"))
+                return
             late_s = self._hearing.missed_s(intent.asked_at)
             intent = intent.model_copy(update={"late_s": late_s})
         await self._messages.act(intent)

@@ -186,3 +186,5 @@ async def test_a_stop_withdraws_what_was_asked_before_it(absence: Absence) -> No
     assert absence.inbox.texts == ["other", "three", "five"]
     assert told["withdrawn"] == 3
     assert sorted(absence.inbox.stops) == sorted([stop, theirs, private])
+    ids = [run_id_for(team=TEAM_ID, channel=GENERAL, message_ts=ts) for ts in (root, other)]
+    assert [absence.connection.hearing.is_withdrawn(one) for one in ids] == [True, False]

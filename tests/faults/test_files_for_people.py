@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from app.runs.delivery import LONG_ANSWER_CHARS, MAX_TOLD, pictures_of, shorten
+from app.runs.delivery import LONG_ANSWER_CHARS, MAX_TOLD, cut_answer, pictures_of, shorten
 from app.runs.files import people_directory
 from app.runs.testing import Run, RunState
+from app.slack.markdown import split_markdown
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.types import SandboxPaths
 from tests.faults.building import POLICY, Core, core_of, ended, request_of
@@ -335,3 +336,13 @@ def test_whatever_an_answer_is_made_of_it_is_shortened_at_once(piece: str) -> No
     short, files = shorten(piece * (400_000 // len(piece)))
     assert len(short) < LONG_ANSWER_CHARS + 1_000
     assert files
+
+
+def test_many_short_paragraphs_are_many_messages() -> None:
+    """Slack takes so many blocks in one: of an answer of hundreds a file is made, or, where it came to no end, no more is shown."""
+    answer = "word of the answer\n\n" * 600
+    short, files = shorten(answer)
+    assert files == {"answer.md": answer}
+    assert len(split_markdown(short)) == len(split_markdown(cut_answer(answer))) == 1
+    assert cut_answer(answer).endswith("…\n\n(the rest is left out)")
+    assert cut_answer("word\n\n" * 90) == "word\n\n" * 90

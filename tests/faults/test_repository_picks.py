@@ -100,7 +100,7 @@ async def test_it_asks_and_goes_on_with_what_is_chosen(core: Core, agent: PlanAd
 async def test_while_it_is_open_it_is_for_what_comes_after_it(
     core: Core, agent: PlanAdapter
 ) -> None:
-    """In its thread: nothing there is done in a repository that nobody has chosen, until somebody has; then the thread has it."""
+    """In its thread: nothing there is done in a repository that nobody has chosen, until somebody has, once for all of it."""
     asking = await ask(core, request := asked())
     second = asked(json.dumps(ANSWER), thread_ts=request.thread_ts)
     waits = await ask(core, second)
@@ -108,7 +108,6 @@ async def test_while_it_is_open_it_is_for_what_comes_after_it(
     assert agent.turns == []
     await core.intake.pick(click(2, asking))
     await ended(core, picked_id(request))
-    await core.intake.pick(click(2, waits))
     assert (await ended(core, picked_id(second))).result.answer == "the answer"
     assert core.replies.settled == [
         (asking.id, picked_id(request)),

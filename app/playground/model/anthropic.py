@@ -6,6 +6,7 @@ of anthropic 2.12.0, read 2026-11.
 
 import base64
 import json
+import re
 import secrets
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -41,6 +42,11 @@ _FAILURES: Mapping[Shape, Refusal] = {
     ),
 }
 _IMAGE_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+_TOLD = re.compile(
+    r"The user sent a new message while you were working:\n(.*?)\n\nThis is how Claude Code surfaces",
+    re.DOTALL,
+)
+"""How Claude Code 2.1.330 puts what it is told in mid-turn, as recorded 2026-11."""
 _IMAGE_BYTES = 5_000_000
 """In base64."""
 _STOP_REASONS = {
@@ -183,9 +189,10 @@ def _blocks(message: dict[str, Any]) -> list[Any]:
 
 
 def _said(message: dict[str, Any]) -> list[Message]:
-    if message["role"] == "system":
-        return []
     blocks = _blocks(message)
+    if message["role"] == "system":
+        told = _TOLD.findall(_text_of(blocks))
+        return [Message(role="user", text=text, is_beside=True) for text in told]
     results = [block for block in blocks if block["type"] == "tool_result"]
     given = [Message(role="tool", text=_text_of(block.get("content", ""))) for block in results]
     text = _text_of([block for block in blocks if not _is_reminder(block)])

@@ -232,6 +232,18 @@ async def test_a_sick_host_costs_the_file_alone(server: FileServer, files: Slack
     assert await reason(files, server.of()) == "Slack could not be reached for it"
 
 
+async def test_a_pause_that_slack_asks_for_costs_no_file(
+    server: FileServer, files: SlackFiles
+) -> None:
+    server.answers = [
+        lambda _: web.Response(status=429, headers={"Retry-After": "1"}),
+        lambda _: web.Response(body=b"abc"),
+    ]
+    assert await files.fetch(server.of(size=3), max_bytes=MIB) == b"abc"
+    server.answers = [lambda _: web.Response(status=429, headers={"Retry-After": "0"})] * 9
+    assert await reason(files, server.of()) == "Slack answers 429"
+
+
 async def test_four_at_once(server: FileServer, files: SlackFiles) -> None:
     """More would be more in memory than operators reckon with."""
     server.answers = [body(b"x")] * 9

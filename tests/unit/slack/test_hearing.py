@@ -8,7 +8,7 @@ import pytest
 from pydantic import SecretStr
 from slack_bolt.async_app import AsyncApp
 
-from app.runs.testing import RunRequest
+from app.runs.testing import RunRequest, run_id_for
 from app.slack.connection import SlackConnection
 from app.slack.hearing import Hearing
 from app.slack.socket_mode import open_socket_mode
@@ -71,6 +71,19 @@ async def test_what_slack_tells_again(
     (request,) = intake.heard
     assert isinstance(request, RunRequest)
     assert request.late_s == missed_s
+
+
+async def test_what_was_taken_back_slack_may_tell_again(intake: RecordingIntake) -> None:
+    """While nobody heard: its question, and the stop behind it, which comes as late."""
+    hearing = Hearing(_now)
+    app = make_app(intake, hearing=hearing)
+    withdrawn, other = (mention(ts=f"1800000000.{number:06}") for number in (100, 200))
+    hearing.withdraw(run_id_for(team="T1", channel="C1", message_ts="1800000000.000100"))
+    for event in (withdrawn, other):
+        assert (await deliver_json(app, event))[0] == 200
+    (request,) = intake.heard
+    assert isinstance(request, RunRequest)
+    assert request.message_ts == "1800000000.000200"
 
 
 async def test_over_http_it_hears_from_the_start(intake: RecordingIntake) -> None:
