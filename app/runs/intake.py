@@ -23,7 +23,7 @@ from app.runs.request import (
     run_id_for,
     slack_time,
 )
-from app.runs.selection import PICK_WITHIN
+from app.runs.selection import PICK_WITHIN, OpenQuestions, follower_id
 from app.runs.stop import Stops, StopSignals, may_be_meant
 
 WRITE_TIMEOUT_S = 2.0
@@ -34,10 +34,6 @@ MUTED = (
     "Muted: in this thread I answer only messages that mention me. Write `unmute` to change that."
 )
 UNMUTED = "Not muted any more: in this thread I answer replies without a mention again, as far as this channel's rules go."
-PICKED = "repository"
-"""In place of a click's ts, in the id of the run that follows a message's first question for a repository: there is one."""
-MAX_FOLLOWERS = 50
-"""Of a message that is edited again and again."""
 RECENT_RUNS = 50
 """Of a person, among which open questions are found."""
 SHOWN_LOG_CHARS = 800
@@ -91,34 +87,6 @@ class Revision:
         return request.model_copy(update=changes)
 
 
-class OpenQuestions:
-    """Questions for a repository. The run that asked is over; one run follows it, by a click, an edit or a stop, whichever comes first."""
-
-    def __init__(self, ports: RunPorts) -> None:
-        self._ports = ports
-
-    async def newest(self, run: Run) -> Run:
-        """Returns the run that stands for a message now: the last of those that follow its first."""
-        for _ in range(MAX_FOLLOWERS):
-            follower = (
-                await self._ports.store.get(follower_id(run)) if run.result.candidates else None
-            )
-            if follower is None:
-                break
-            run = follower
-        return run
-
-    async def among(self, runs: Sequence[Run]) -> Sequence[Run]:
-        """Returns those that have asked and wait for a click still."""
-        waiting = [run for run in runs if self.is_in_time(run)]
-        return [run for run in waiting if await self._ports.store.get(follower_id(run)) is None]
-
-    def is_in_time(self, run: Run) -> bool:
-        """Whether it has asked, not too long ago for a click."""
-        asked_at = run.ended_at or run.request.asked_at
-        return bool(run.result.candidates) and self._ports.clock.now() - asked_at <= PICK_WITHIN
-
-
 def retry_request(failed: Run, intent: RetryIntent, *, now: datetime) -> RunRequest:
     """Returns the request of a run that takes up a failed one's turn."""
     request = failed.request
@@ -133,13 +101,6 @@ def retry_request(failed: Run, intent: RetryIntent, *, now: datetime) -> RunRequ
         "received_at": now,
     }
     return request.model_copy(update=changes)
-
-
-def follower_id(asking: Run) -> RunId:
-    """Returns the id of the one run that follows a question for a repository."""
-    request = asking.request
-    where = {"team": request.team, "channel": request.channel, "message_ts": request.message_ts}
-    return run_id_for(**where, click=PICKED if asking.id == run_id_for(**where) else asking.id)
 
 
 class Intake:
@@ -183,7 +144,23 @@ class Intake:
             # Of a mention there are two events, either of which may lack what the other one has.
             async with asyncio.timeout(WRITE_TIMEOUT_S):
                 await self._ports.store.amend(run.id, request.completing)
+        names_one = bool(request.options.repo) and not (request.is_root or request.retry_of)
+        if is_new and names_one:
+            await self._withdraw_open(request)
         return is_new
+
+    async def _withdraw_open(self, request: RunRequest) -> None:
+        """Takes back what waits for its repository in a thread where a message names one: it was asked again, and the thread has that."""
+        async with asyncio.timeout(WRITE_TIMEOUT_S):
+            runs = await self._ports.store.of_thread(request.thread)
+            asked = [run for run in runs if run.request.asked_at < request.asked_at]
+            for asking in await self._questions.among(asked):
+                await self._withdraw(
+                    asking,
+                    user=request.user,
+                    at=request.asked_at,
+                    is_external=request.is_external,
+                )
 
     def _run_of(self, request: RunRequest) -> Run:
         return Run(

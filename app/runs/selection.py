@@ -1,4 +1,4 @@
-"""Which agent, model, provider, repository and branch a run gets, and from whom each comes; pure.
+"""Which agent, model, provider, repository and branch a run gets, and from whom each comes; and which questions for a repository are open.
 
 What the message says counts, else what its thread has, else the person's default, else the channel's, else the one of
 `orion.toml`, else the settings'. A thread has the provider where its files are, its repository, and the agent and model that
@@ -10,7 +10,7 @@ operator's rules; where they may mean several, or it is still open for a questio
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from enum import StrEnum
 
 from pydantic import TypeAdapter
@@ -28,7 +28,7 @@ from app.runs.options import (
     unknown_word,
 )
 from app.runs.ports import RunPorts
-from app.runs.request import RunRequest
+from app.runs.request import RunId, RunRequest, run_id_for
 from app.runs.session import Session, session_id_for
 
 _SHORTEST_STEM = 4
@@ -37,6 +37,10 @@ _BEFORE_CHARS = 80
 """In which a word is denied."""
 PICK_WITHIN = timedelta(hours=1)
 """After the person was asked."""
+PICKED = "repository"
+"""In place of a click's ts, in the id of the run that follows a message's first question for a repository: there is one."""
+MAX_FOLLOWERS = 50
+"""Of a message that is edited again and again."""
 MAX_CANDIDATES = 9
 """Of which people choose; all are among them up to there."""
 _DENIED = re.compile(
@@ -440,9 +444,10 @@ async def context_of(run: Run, ports: RunPorts, catalog: Catalog) -> SelectionCo
     """Returns who asks where, with what was said before."""
     request, options = run.request, run.request.options
     before = await _before(run, ports)
+    open_questions = await retry_store(lambda: OpenQuestions(ports).among(before))
     return SelectionContext(
         earlier=[other for other in before if other.attempt > 0],
-        waiting=_waiting(before, now=ports.clock.now()),
+        waiting=next((one.result.candidates for one in open_questions), ()),
         session=await retry_store(lambda: ports.sessions.get(session_id_for(run.thread))),
         person=await retry_store(lambda: ports.defaults.get(request.team, request.user)),
         channel=await retry_store(lambda: ports.defaults.get(request.team, request.channel)),
@@ -463,16 +468,36 @@ async def _before(run: Run, ports: RunPorts) -> Sequence[Run]:
     ]
 
 
-def _waiting(runs: Sequence[Run], *, now: datetime) -> tuple[str, ...]:
-    """Returns between which repositories somebody may still choose for one of these runs."""
-    followed = {run.request.retry_of for run in runs}
-    return next(
-        (
-            run.result.candidates
-            for run in runs
-            if run.result.candidates
-            and run.id not in followed
-            and now - (run.ended_at or run.created_at) <= PICK_WITHIN
-        ),
-        (),
-    )
+class OpenQuestions:
+    """Questions for a repository. The run that asked is over; one run follows it, by a click, an edit or a stop, whichever comes first."""
+
+    def __init__(self, ports: RunPorts) -> None:
+        self._ports = ports
+
+    async def newest(self, run: Run) -> Run:
+        """Returns the run that stands for a message now: the last of those that follow its first."""
+        for _ in range(MAX_FOLLOWERS):
+            follower = (
+                await self._ports.store.get(follower_id(run)) if run.result.candidates else None
+            )
+            if follower is None:
+                break
+            run = follower
+        return run
+
+    async def among(self, runs: Sequence[Run]) -> Sequence[Run]:
+        """Returns those that have asked and wait for a click still."""
+        waiting = [run for run in runs if self.is_in_time(run)]
+        return [run for run in waiting if await self._ports.store.get(follower_id(run)) is None]
+
+    def is_in_time(self, run: Run) -> bool:
+        """Whether it has asked, not too long ago for a click."""
+        asked_at = run.ended_at or run.request.asked_at
+        return bool(run.result.candidates) and self._ports.clock.now() - asked_at <= PICK_WITHIN
+
+
+def follower_id(asking: Run) -> RunId:
+    """Returns the id of the one run that follows a question for a repository."""
+    request = asking.request
+    where = {"team": request.team, "channel": request.channel, "message_ts": request.message_ts}
+    return run_id_for(**where, click=PICKED if asking.id == run_id_for(**where) else asking.id)

@@ -11,13 +11,12 @@ from app.approvals.records import Approval
 from app.runs.approvals import may_answer
 from app.runs.budget import DayBudget, render_money, to_micro
 from app.runs.commands import describe_choice, line_of_setting
-from app.runs.intake import OpenQuestions
 from app.runs.model import SENT, Run, RunState
 from app.runs.options import RunOptions
 from app.runs.policy import RunPolicy
 from app.runs.ports import RunPorts
 from app.runs.request import MessageContent, RunId
-from app.runs.selection import Catalog, Choice, SelectionContext, choose
+from app.runs.selection import Catalog, Choice, OpenQuestions, SelectionContext, choose
 from app.slack.api import BotIdentity
 from app.slack.markdown import escape, neutralise
 

@@ -117,6 +117,20 @@ async def test_while_it_is_open_it_is_for_what_comes_after_it(
     assert third.result.answer == "the answer"
 
 
+async def test_a_message_that_names_one_takes_back_what_is_open(
+    core: Core, agent: PlanAdapter
+) -> None:
+    """It was asked again, as the question says; nothing of the first one is done, and its buttons go."""
+    asking = await ask(core, request := asked())
+    again = asked(f"repo=none {json.dumps(ANSWER)}", thread_ts=request.thread_ts)
+    assert (await ask(core, again)).result.answer == "the answer"
+    assert (await ended(core, picked_id(request))).state is RunState.STOPPED
+    assert core.replies.settled == [(asking.id, picked_id(request))]
+    assert len(agent.turns) == 1
+    await core.intake.pick(click(0, asking))
+    assert "was edited or taken back" in core.replies.ephemerals[-1][2]
+
+
 async def test_the_chosen_repository_is_the_questions(core: Core) -> None:
     """As if it stood at its beginning; when the answer fails, a retry of it keeps it."""
     text = f"the invoice on the website is wrong\n{json.dumps([{'exit': 3}])}"
