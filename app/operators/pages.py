@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import datetime
 from enum import StrEnum
@@ -58,6 +59,10 @@ class _BadQueryError(ValueError):
     """Something behind the question mark is none of what may stand there."""
 
 
+_RUN_PAGE: Final = re.compile(r"/ops/runs/[\w-]{1,64}", re.ASCII)
+"""To which links below answers lead; whoever logs in there is shown it."""
+
+
 class _Pages:
     def __init__(self, desk: Desk, door: Door, token: str) -> None:
         self._desk = desk
@@ -102,7 +107,9 @@ class _Pages:
             address = request.client.host if request.client else ""
             _log.warning("ops.refused", path=request.url.path, address=address)
             return _refused_page()
-        response = RedirectResponse("/ops", HTTPStatus.SEE_OTHER)
+        shown = urlsplit(request.headers.get("referer", "")).path
+        is_run = _RUN_PAGE.fullmatch(shown) is not None
+        response = RedirectResponse(shown if is_run else "/ops", HTTPStatus.SEE_OTHER)
         is_https = "https" in (request.url.scheme, request.headers.get("x-forwarded-proto"))
         response.set_cookie(
             COOKIE,

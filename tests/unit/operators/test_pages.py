@@ -49,6 +49,20 @@ async def test_a_page_of_another_origin_cannot_log_in_or_out(office: Office) -> 
     assert (await office.http.post("/ops/logout", headers=foreign)).status_code == 403
 
 
+@pytest.mark.parametrize(
+    ("shown", "then"),
+    [
+        ("/ops/runs/run_1", "/ops/runs/run_1"),
+        ("/ops/login", "/ops"),
+        ("//evil.example/ops/runs/run_1", "/ops"),
+    ],
+)
+async def test_who_logs_in_at_a_run_is_shown_it(office: Office, shown: str, then: str) -> None:
+    """And nothing elsewhere."""
+    answer = await office.log_in(referer=f"{office.url}{shown}")
+    assert answer.headers["location"] == then
+
+
 async def test_the_cookie_is_no_token_and_ends(office: Office) -> None:
     """It is for the page alone, out of reach of scripts, and no other value is good."""
     answer = await office.log_in()
