@@ -158,7 +158,7 @@ class Intake:
                 await self._withdraw(
                     asking,
                     user=request.user,
-                    at=request.asked_at,
+                    at=self._ports.clock.now(),
                     is_external=request.is_external,
                 )
 

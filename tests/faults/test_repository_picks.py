@@ -124,7 +124,8 @@ async def test_a_message_that_names_one_takes_back_what_is_open(
     asking = await ask(core, request := asked())
     again = asked(f"repo=none {json.dumps(ANSWER)}", thread_ts=request.thread_ts)
     assert (await ask(core, again)).result.answer == "the answer"
-    assert (await ended(core, picked_id(request))).state is RunState.STOPPED
+    taken_back = await ended(core, picked_id(request))
+    assert (taken_back.state, taken_back.result.made_way) == (RunState.STOPPED, False)
     assert core.replies.settled == [(asking.id, picked_id(request))]
     assert len(agent.turns) == 1
     await core.intake.pick(click(0, asking))
