@@ -119,7 +119,7 @@ class Placements:
     async def _place(self, run: Run, line: _Line, *, resumed: bool) -> None:
         self._bind()
         is_placed = await self._is_placed(run, resumed=resumed)
-        if line.at_once == PLACED_MEANWHILE:
+        if line is self._new and line.at_once == PLACED_MEANWHILE:
             await asyncio.sleep(PAUSE_MEANWHILE_S)
         line.going -= 1
         self._begin(line)
