@@ -116,3 +116,16 @@ async def test_late_questions_are_placed_in_their_order() -> None:
         await until(lambda: len(handlers.begun) == 6)
         assert handlers.begun[2:] == [run.id for run in late[1:5]]
         await placements.close(grace_s=1)
+
+
+async def test_late_questions_do_not_pause_for_acknowledgements() -> None:
+    """One at a time is their order, and no flood: a pause after each would keep the last of many waiting for nothing."""
+    handlers = Handlers()
+    handlers.may_end.set()
+    async with open_task_group() as group:
+        placements = Placements(handlers, group=group, bind=lambda: None)
+        for run in RUNS:
+            placements.add(replace(run, request=run.request.model_copy(update={"late_s": 60})))
+        await until(lambda: len(handlers.begun) == len(RUNS))
+        assert handlers.begun_s[-1] - handlers.begun_s[0] < len(RUNS) * PAUSE_MEANWHILE_S / 2
+        await placements.close(grace_s=1)
