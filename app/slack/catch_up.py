@@ -330,7 +330,12 @@ class CatchUp:
             return
         late_s = (self._hearing.now() - intent.asked_at).total_seconds()
         is_late = intent.asked_at < since + CLOCK_ERROR
-        request = intent.model_copy(update={"late_s": max(int(late_s), 1) if is_late else 0})
+        request = intent.model_copy(
+            update={
+                "late_s": max(int(late_s), 1) if is_late else 0,
+                "received_at": datetime.now(UTC),  # places are read newest first, and runs are listed by it
+            }
+        )
         if await self._messages.act(request):
             figures.accepted += 1
             return

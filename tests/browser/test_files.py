@@ -72,13 +72,13 @@ async def test_a_card_of_another_app_is_drawn(scene: Scene) -> None:
         "title": "Disk full on web-1",
         "title_link": "https://m.acme.org/i/7",
         "text": "Use is *91 %*",
-        "fields": [{"title": "host", "value": "web-1"}],
+        "fields": [{"title": "host", "value": "web-1"}, {"title": "load", "value": 97.5}],
         "footer": "prometheus",
     }
     await scene.client.say("", user=PAGER, attachments=[card])
     message = scene.page.locator("#messages .message").last
     await expect(message.locator(".badge")).to_have_text("App")
-    for words in ("Disk full on web-1", "Use is 91 %", "host web-1", "prometheus"):
+    for words in ("Disk full on web-1", "Use is 91 %", "host web-1", "load 97.5", "prometheus"):
         await expect(message.locator(".attachment")).to_contain_text(words)
     title = message.get_by_role("link", name="Disk full on web-1")
     await expect(title).to_have_attribute("href", "https://m.acme.org/i/7")

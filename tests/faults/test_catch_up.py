@@ -78,6 +78,8 @@ async def test_all_that_is_for_orion_is_found_oldest_first(absence: Absence) -> 
     assert figures == [6, 0, 0, 0]
     late = [round(one.late_s / 60) for one in absence.inbox.requests.values()]
     assert late == [50, 40, 30, 25, 20, 10]
+    received = [one.received_at for one in absence.inbox.requests.values()]
+    assert received == sorted(set(received))
     first = next(iter(absence.inbox.requests.values()))
     assert first.run_id == run_id_for(team=TEAM_ID, channel=GENERAL, message_ts=new)
     with_it = len(absence.calls("conversations.history"))

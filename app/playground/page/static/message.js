@@ -72,7 +72,7 @@ function file(one) {
 function attachment(one, state, pressed) {
   const inner = one.message_blocks ? renderBlocks({ ...one.message_blocks[0].message, is_bot: true }, state.people, pressed) : null;
   const text = one.text && !inner ? mrkdwn(one.text, state.people) : null;
-  const fields = (one.fields || []).map((field) => el("div", {}, el("strong", {}, field.title), " ", mrkdwn(field.value, state.people)));
+  const fields = (one.fields || []).map((field) => el("div", {}, el("strong", {}, field.title), " ", mrkdwn(String(field.value ?? ""), state.people)));
   const blocks = one.blocks ? renderBlocks({ blocks: one.blocks, is_bot: true }, state.people, pressed) : null;
   const head = one.author_name ? el("div", { class: "attachment-author" }, one.author_name) : null;
   const title = one.title ? el("strong", {}, one.title_link ? link(one.title_link, one.title) : one.title) : null;
