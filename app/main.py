@@ -18,7 +18,7 @@ from starlette.types import ASGIApp
 
 from app.aio import background
 from app.brokerage.registry import may_be_token
-from app.compose.accounts import create_links
+from app.compose.accounts import create_links, has_link_page
 from app.compose.adapters import Outside, Overrides, Role, create_key_modal, open_outside
 from app.compose.core import Core, create_catch_up, open_core
 from app.compose.egress import learn_host_sets
@@ -54,6 +54,7 @@ from app.store.engine import own_state_directory
 from app.store.runs import SqlRunStore, open_store
 from app.web.health import Health, Metrics
 from app.web.invocations import InvocationApp
+from app.web.linked import LINKED, linked_page
 from app.web.routes import WebParts, install_routes, not_found, refuse_metrics, refuse_sweep
 
 SHUTDOWN_GRACE_S = 10.0
@@ -296,7 +297,7 @@ async def _open_web(
         hearing=outside.slack.hearing,
     )
     async with entry as handler:
-        yield replace(parts, slack=handler)
+        yield replace(parts, slack=handler, has_link_page=has_link_page(settings))
 
 
 async def _sweep(
@@ -387,8 +388,9 @@ def _answer_alone(request: Request, body: bytes, settings: Settings) -> Response
         case "/slack/events" if request.method == "POST":
             answer = answer_alone(entry_options(settings), headers=request.headers, body=body)
             return Response(answer.body, answer.status, dict(answer.headers)) if answer else None
-        case _:
-            return not_found()
+        case path:
+            is_linked = path.startswith(f"{LINKED}/") and has_link_page(settings)
+            return linked_page(request) if is_linked else not_found()
 
 
 async def work_for_message(

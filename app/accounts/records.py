@@ -45,13 +45,15 @@ class Account:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceCode:
-    """A code that a person must type in at a service, and by what the service is asked whether they have."""
+class LinkCode:
+    """A code that a person takes to a service, and by what the service gives tokens for it."""
 
     user_code: str
-    """For the person alone: whoever gets another one to type it in has their account."""
+    """What they type in there, or what stands in the address at which they end. For the person alone: whoever gets another one to take it there has their account."""
     verification_url: str
-    device_code: str = field(repr=False)
+    """Where they take it."""
+    secret: str = field(repr=False)
+    """The service's device code, or our verifier."""
     expires_at: datetime
     interval_s: float
     """Between two questions."""
@@ -75,11 +77,11 @@ class AccountStore(Protocol):
         """Forgets it; whether there was one."""
         ...
 
-    async def keep_code(self, owner: Owner, service: Service, code: DeviceCode) -> None:
+    async def keep_code(self, owner: Owner, service: Service, code: LinkCode) -> None:
         """Keeps a code that the person is shown, in place of an earlier one."""
         ...
 
-    async def find_code(self, owner: Owner, service: Service) -> DeviceCode | None:
+    async def find_code(self, owner: Owner, service: Service) -> LinkCode | None:
         """Returns the code that the person was shown last; None also where it was sealed with a secret that there is no more."""
         ...
 

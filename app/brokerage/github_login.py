@@ -7,8 +7,9 @@ from typing import Final
 
 from app.accounts.links import LinkError
 from app.accounts.records import GITHUB, Account, TokenPair
-from app.brokerage.device_flow import TIMEOUT_S, DeviceClient, DeviceFlow
+from app.brokerage.device_flow import DeviceFlow
 from app.brokerage.github_api import api_headers
+from app.brokerage.oauth import TIMEOUT_S, OAuthClient
 
 _MAX_LOGIN_CHARS: Final = 100
 _WORDS: Final = {
@@ -23,20 +24,20 @@ class GitHubLogin(DeviceFlow):
     service = GITHUB
     title = "GitHub"
     promise = "what I push for you is pushed as you"
+    returns_to = ""
 
     def __init__(
         self, *, client_id: str, url: str, api_url: str, timeout_s: float = TIMEOUT_S
     ) -> None:
         """`url`: GitHub's, or that of a GitHub Enterprise Server."""
         url = url.rstrip("/")
-        client = DeviceClient(
+        client = OAuthClient(
             title=self.title,
-            device_url=f"{url}/login/device/code",
             token_url=f"{url}/login/oauth/access_token",
             client_id=client_id,
             words=_WORDS,
         )
-        super().__init__(client, timeout_s=timeout_s)
+        super().__init__(client, url=f"{url}/login/device/code", timeout_s=timeout_s)
         self._api_url = api_url.rstrip("/")
 
     async def account_of(self, tokens: TokenPair) -> Account:

@@ -1,4 +1,4 @@
-"""Joins what people's accounts need: the store that seals them, the device flows by which they are linked, and who asks for their tokens."""
+"""Joins what people's accounts need: the store that seals them, the flows by which they are linked, and who asks for their tokens."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -10,15 +10,18 @@ from app.accounts.records import GITHUB, AccountStore, Service
 from app.accounts.tokens import AccountTokens
 from app.aio import TaskGroup
 from app.audit.records import AuditLog
+from app.brokerage.code_flow import CodeFlow
 from app.brokerage.credentials import GitCredentials, GitRemotes
-from app.brokerage.device_flow import DeviceClient
+from app.brokerage.device_flow import DeviceFlow
 from app.brokerage.github_app import AppTokens
 from app.brokerage.github_login import GitHubLogin
 from app.brokerage.mcp_login import McpLogin
+from app.brokerage.oauth import OAuthClient
 from app.settings.settings import Settings
 from app.slack.connection import SlackConnection
 from app.store.runs import SqlRunStore
 from app.store.seal import read_secrets
+from app.web.linked import LINKED
 
 Tokens = Mapping[Service, AccountTokens]
 """What gives people's tokens, for each service where they may have accounts."""
@@ -42,17 +45,35 @@ def create_logins(settings: Settings) -> Sequence[_Login]:
         )
     for name, server in settings.mcp_servers.of_persons.items():
         if (oauth := server.oauth) is not None:
-            client = DeviceClient(
+            client = OAuthClient(
                 title=name,
-                device_url=oauth.device_authorization_url,
                 token_url=oauth.token_url,
                 client_id=oauth.client_id,
                 client_secret=oauth.client_secret,
                 scope=oauth.scope,
                 resource=server.url,
             )
-            logins.append(McpLogin(client))
+            flow: DeviceFlow | CodeFlow
+            if oauth.device_authorization_url:
+                flow = DeviceFlow(client, url=oauth.device_authorization_url)
+            else:
+                returns_to = oauth.redirect_url or link_page(settings, name)
+                flow = CodeFlow(client, url=oauth.authorization_url, redirect_url=returns_to)
+            logins.append(McpLogin(flow))
     return logins
+
+
+def link_page(settings: Settings, name: str) -> str:
+    """Returns where browsers end that come back from a server's login; where Orion has no public address, most find nothing there but the address itself."""
+    service = settings.service
+    return f"{service.public_url or f'http://localhost:{service.port}'}{LINKED}/{name}"
+
+
+def has_link_page(settings: Settings) -> bool:
+    """Whether people come back to Orion from a server's login."""
+    servers = settings.mcp_servers.of_persons.values()
+    clients = [server.oauth for server in servers if server.oauth is not None]
+    return any(one.authorization_url and not one.redirect_url for one in clients)
 
 
 def create_links(

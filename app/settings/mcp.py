@@ -26,7 +26,7 @@ _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE = re.compile(r"(?:[!-~](?:[ \t!-~]*[!-~])?)?")
 """Source: RFC 9110, 5.1 and 5.5, without the obsolete text beyond ASCII."""
 _URL = TypeAdapter(HttpUrl)
-_OAUTH_URLS = ("token_url", "device_authorization_url")
+_OAUTH_URLS = ("token_url", "device_authorization_url", "authorization_url", "redirect_url")
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
@@ -40,12 +40,27 @@ class OAuthSettings(BaseModel):
     client_secret: str = Field(default="", repr=False)
     scope: str = ""
     device_authorization_url: str = ""
-    """Where each person links an account of their own, by the device flow; empty = all act as the client."""
+    """Where each person links an account of their own, by the device flow."""
+    authorization_url: str = ""
+    """The same by the authorization code flow, with PKCE. Neither: all act as the client."""
+    redirect_url: str = ""
+    """Where the second one ends, if not at Orion."""
+
+    @property
+    def is_personal(self) -> bool:
+        """Whether people link accounts of their own."""
+        return bool(self.device_authorization_url or self.authorization_url)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if not self.device_authorization_url and not self.client_secret:
-            raise ValueError("client_secret is missing, or else device_authorization_url")
+        if self.device_authorization_url and self.authorization_url:
+            raise ValueError("either device_authorization_url or authorization_url, not both")
+        if self.redirect_url and not self.authorization_url:
+            raise ValueError("redirect_url is for authorization_url, which is missing")
+        if not self.is_personal and not self.client_secret:
+            raise ValueError(
+                "client_secret is missing, or else device_authorization_url or authorization_url"
+            )
         return self
 
 
@@ -62,7 +77,7 @@ class OutsideServer:
     @property
     def is_personal(self) -> bool:
         """Whether people have accounts of their own at it."""
-        return self.oauth is not None and bool(self.oauth.device_authorization_url)
+        return self.oauth is not None and self.oauth.is_personal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

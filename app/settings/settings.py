@@ -299,7 +299,7 @@ def _find_conflicts(settings: Settings) -> Iterator[str]:
     if links and settings.models.own_keys_secret is None:
         yield "ORION_GITHUB_APP_CLIENT_ID: set ORION_OWN_KEYS_SECRET, too"
     if (servers := settings.mcp_servers.of_persons) and settings.models.own_keys_secret is None:
-        yield f"ORION_MCP_CONFIG_FILE: {', '.join(servers)} has device_authorization_url: set ORION_OWN_KEYS_SECRET, by which people's tokens are sealed"
+        yield f"ORION_MCP_CONFIG_FILE: people link accounts of their own at {', '.join(servers)}: set ORION_OWN_KEYS_SECRET, by which their tokens are sealed"
 
 
 def _find_toml_conflicts(settings: Settings) -> Iterator[str]:

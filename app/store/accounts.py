@@ -8,7 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app.accounts.records import Account, DeviceCode, Owner, Service, TokenPair
+from app.accounts.records import Account, LinkCode, Owner, Service, TokenPair
 from app.log import get_logger
 from app.store.engine import Database, insert_for
 from app.store.leases import later
@@ -65,8 +65,8 @@ class SqlAccountStore:
         gone = sa.delete(accounts).where(_own(owner, service))
         return await self._database.call(lambda connection: connection.execute(gone).rowcount == 1)
 
-    async def keep_code(self, owner: Owner, service: Service, code: DeviceCode) -> None:
-        said = json.dumps([code.user_code, code.device_code])
+    async def keep_code(self, owner: Owner, service: Service, code: LinkCode) -> None:
+        said = json.dumps([code.user_code, code.secret])
         values = {
             "verification_url": code.verification_url,
             "sealed": self._seal.close((*_place(owner, service), _CODE), said),
@@ -75,17 +75,17 @@ class SqlAccountStore:
         }
         await self._keep(account_codes, owner, service, values)
 
-    async def find_code(self, owner: Owner, service: Service) -> DeviceCode | None:
+    async def find_code(self, owner: Owner, service: Service) -> LinkCode | None:
         query = sa.select(account_codes).where(_own(owner, service, account_codes))
         row = await self._database.call(lambda connection: connection.execute(query).first())
         opened = row and self._seal.open((*_place(owner, service), _CODE), row.sealed)
         if not row or not opened:
             return None
-        user_code, device_code = json.loads(opened)
-        return DeviceCode(
+        user_code, secret = json.loads(opened)
+        return LinkCode(
             user_code=user_code,
             verification_url=row.verification_url,
-            device_code=device_code,
+            secret=secret,
             expires_at=row.expires_at,
             interval_s=row.interval_s,
         )
@@ -126,7 +126,7 @@ class MemoryAccountStore:
     def __init__(self) -> None:
         self._rows: dict[tuple[Owner, Service], Account] = {}
         self._refreshing_until: dict[tuple[Owner, Service], datetime] = {}
-        self._codes: dict[tuple[Owner, Service], DeviceCode] = {}
+        self._codes: dict[tuple[Owner, Service], LinkCode] = {}
 
     async def get(self, owner: Owner, service: Service) -> Account | None:
         return self._rows.get((owner, service))
@@ -139,10 +139,10 @@ class MemoryAccountStore:
         self._refreshing_until.pop((owner, service), None)
         return self._rows.pop((owner, service), None) is not None
 
-    async def keep_code(self, owner: Owner, service: Service, code: DeviceCode) -> None:
+    async def keep_code(self, owner: Owner, service: Service, code: LinkCode) -> None:
         self._codes[owner, service] = code
 
-    async def find_code(self, owner: Owner, service: Service) -> DeviceCode | None:
+    async def find_code(self, owner: Owner, service: Service) -> LinkCode | None:
         return self._codes.get((owner, service))
 
     async def drop_code(self, owner: Owner, service: Service) -> None:

@@ -5,5 +5,6 @@ __all__ = [
     "health",
     "hosting",
     "invocations",
+    "linked",
     "routes",
 ]

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.log import get_logger
 from app.web.health import Health, Metrics
+from app.web.linked import LINKED, linked_page
 
 MAX_BODY_BYTES = 1_048_576
 """Slack's deliveries are a few kB; the Slack package checks the same bound."""
@@ -54,6 +55,8 @@ class WebParts:
     """What it says; None = nobody may."""
     operators: Sequence[Route] = ()
     """The operators' page; empty = there is none, as without a token for it."""
+    has_link_page: bool = False
+    """Whether people come back here from the login of an MCP server."""
 
 
 class _EventsFirst:
@@ -94,6 +97,9 @@ def install_routes(app: FastAPI, parts: WebParts) -> None:
             await parts.metrics.render(), media_type="text/plain; version=0.0.4"
         )
 
+    async def linked(request: Request) -> Response:
+        return linked_page(request)
+
     async def sweep(request: Request) -> Response:
         if parts.sweep is None:
             return not_found()
@@ -105,6 +111,8 @@ def install_routes(app: FastAPI, parts: WebParts) -> None:
     app.add_route("/healthz", healthz)
     app.add_route("/readyz", readyz)
     app.add_route("/metrics", metrics)
+    if parts.has_link_page:
+        app.add_route(f"{LINKED}/{{name}}", linked)
     if parts.broker is not None:
         app.include_router(parts.broker)
     app.add_exception_handler(Exception, _on_bug)

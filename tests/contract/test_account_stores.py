@@ -14,7 +14,7 @@ from app.accounts.records import (
     GITHUB,
     Account,
     AccountStore,
-    DeviceCode,
+    LinkCode,
     Owner,
     TokenPair,
     mcp_service,
@@ -28,10 +28,10 @@ ANN, BEN = Owner(team="T1", person="U1"), Owner(team="T1", person="U2")
 EXPIRES = datetime(2026, 11, 27, 20, 0, tzinfo=UTC)
 PAIR = TokenPair(access="ghu_one", refresh="ghr_one", expires_at=EXPIRES)
 ACCOUNT = Account(service=GITHUB, id="7", login="ann-\u00e9", tokens=PAIR)
-CODE = DeviceCode(
+CODE = LinkCode(
     user_code="ABCD-1234",
     verification_url="https://github.test/login/device",
-    device_code="device-secret",
+    secret="device-secret",
     expires_at=EXPIRES,
     interval_s=5.0,
 )

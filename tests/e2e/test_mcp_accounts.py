@@ -1,6 +1,7 @@
-"""An MCP server at which each person has an account of their own, in the whole service: linked by a code that they alone are shown, and asked as nobody else."""
+"""An MCP server at which each person has an account of their own, in the whole service: linked by what they alone are shown, and asked as nobody else."""
 
 import asyncio
+import html
 import json
 import re
 from pathlib import Path
@@ -22,9 +23,13 @@ pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(240)]
 
 async def _link(stage: Stage, accounts: OAuthAccounts, *, user: str, login: str) -> None:
     told = str((await stage.client.command("/orion link crm", user=user))["text"])
-    found = re.search(r"type in `([^`]+)`", told)
-    assert found, told
-    accounts.authorize(found[1], login=login, number=len(login))
+    if page := re.search(r"<([^|>]+)\|Say yes at crm>", told):
+        address = await accounts.say_yes(html.unescape(page[1]), login=login)
+        await stage.client.command(f"/orion link crm {address}", user=user)
+    else:
+        found = re.search(r"type in `([^`]+)`", told)
+        assert found, told
+        accounts.authorize(found[1], login=login, number=len(login))
     for pause_s in pauses():  # until the test's own limit
         said = [one for one in await stage.client.messages(user=user) if one["ephemeral_to"]]
         if any("Your crm account is linked" in one["text"] for one in said):
@@ -38,7 +43,12 @@ async def _told(stage: Stage, words: str, *, user: str = YOU) -> str:
     return text_of(await stage.answer(ts, timeout_s=60))
 
 
-async def test_each_uses_it_as_themselves(prepared: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("flow", "path"), [("device_authorization_url", "device"), ("authorization_url", "authorize")]
+)
+async def test_each_uses_it_as_themselves(
+    flow: str, path: str, prepared: Path, tmp_path: Path
+) -> None:
     """Who has linked no account hears how, from the agent; nobody's token is seen by it."""
     accounts, notes = OAuthAccounts(), list[str]()
     server = MCPServer("crm", log_level="WARNING")
@@ -58,11 +68,13 @@ async def test_each_uses_it_as_themselves(prepared: Path, tmp_path: Path) -> Non
         open_world() as world,
     ):
         client = {
-            "device_authorization_url": f"{login_url}/device",
+            flow: f"{login_url}/{path}",
             "token_url": f"{login_url}/token",
             "client_id": CLIENT_ID,
             "client_secret": "${CRM_SECRET}",
         }
+        if path == "authorize":
+            client["redirect_url"] = accounts.redirect_url
         file.write_text(json.dumps({"mcpServers": {"crm": {"url": f"{url}/mcp", "oauth": client}}}))
         async with open_orion(
             world,

@@ -12,7 +12,7 @@ from app.accounts.links import MAX_WAITING, AccountLinks, LinkError, Waiting
 from app.accounts.records import (
     GITHUB,
     Account,
-    DeviceCode,
+    LinkCode,
     Owner,
     Service,
     TokenPair,
@@ -28,6 +28,8 @@ NOW = datetime(2026, 11, 27, 12, 0, tzinfo=UTC)
 ANN = Owner(team="T1", person="U1")
 PAIR = TokenPair(access="ghu_1", refresh="ghr_1")
 Answer = TokenPair | Waiting | Exception
+VERIFIER = "d"
+ADDRESS = "https://orion.test/linked/github?code=1&state=2"
 
 
 @dataclass
@@ -38,28 +40,30 @@ class FakeLogin:
     service: Service = GITHUB
     title: str = "GitHub"
     promise: str = "what I push for you is pushed as you"
+    returns_to: str = ""
     asked: int = 0
     begun: int = 0
     fault: Exception | None = None
     faults_of_account: int = 0
     """So many questions whose account it is are not answered."""
 
-    async def begin(self) -> DeviceCode:
+    async def begin(self) -> LinkCode:
         if self.fault:
             raise self.fault
         self.begun += 1
         number = self.begun
         await asyncio.sleep(0)
-        return DeviceCode(
+        return LinkCode(
             user_code=f"CODE-{number}",
             verification_url="https://github.test/login/device",
-            device_code="d",
+            secret=VERIFIER,
             expires_at=NOW + timedelta(minutes=15),
             interval_s=0.01,
         )
 
-    async def ask(self, code: DeviceCode) -> TokenPair | Waiting:
-        assert code.device_code == "d"
+    async def ask(self, code: LinkCode, brought: str) -> TokenPair | Waiting:
+        assert code.secret == VERIFIER
+        assert brought == (ADDRESS if self.returns_to else "")
         answer = self.answers[min(self.asked, len(self.answers) - 1)]
         self.asked += 1
         if isinstance(answer, Exception):
@@ -287,3 +291,69 @@ async def test_accounts_at_several_services() -> None:
         assert "Crm account is forgotten" in await links.unlink(ANN, "CRM")
         assert await store.get(ANN, GITHUB) is not None
         assert "`/orion unlink GitHub`" in await links.unlink(ANN, "wiki")
+
+
+@asynccontextmanager
+async def brought_back(*answers: Answer) -> AsyncIterator[World]:
+    """Accounts at a service from which people bring something back."""
+    async with world(*answers) as one:
+        one.login.returns_to = "https://orion.test/linked/github"
+        yield one
+
+
+async def test_an_address_is_brought_back() -> None:
+    """The service is asked then and not before, again where it gives no answer; who brings it twice is not asked about twice."""
+    async with brought_back(ConnectionError("gone"), PAIR) as one:
+        said = await one.links.begin(ANN, "", channel="C1")
+        assert "<https://github.test/login/device|" in said
+        assert "`https://orion.test/linked/github`" in said
+        assert one.login.asked == 0
+        for _ in range(2):
+            assert "I ask GitHub" in await one.links.begin(ANN, f"github {ADDRESS}", channel="C1")
+        assert "is linked: ann" in await one.heard()
+        assert one.login.asked == 2
+        assert await one.store.find_code(ANN, GITHUB) is None
+        kept = await one.store.get(ANN, GITHUB)
+        assert kept is not None
+        assert kept.tokens == PAIR
+
+
+async def test_another_address_is_brought_back_after_a_wrong_one() -> None:
+    async with brought_back(LinkError("that is not the address"), PAIR) as one:
+        await one.links.begin(ANN, "github", channel="C1")
+        await one.links.begin(ANN, f"github {ADDRESS}", channel="C1")
+        assert "was not linked: that is not the address" in await one.heard()
+        await one.links.begin(ANN, f"github {ADDRESS}", channel="C1")
+        assert "is linked: ann" in await one.heard()
+
+
+async def test_an_address_of_nothing_that_was_begun() -> None:
+    """Or of something that is too old; and one where nothing is brought back."""
+    async with brought_back(PAIR) as one:
+        assert "too late, or" in await one.links.begin(ANN, f"github {ADDRESS}", channel="C1")
+        await one.links.begin(ANN, "github", channel="C1")
+        one.clock[0] += timedelta(minutes=15)
+        assert "too late, or" in await one.links.begin(ANN, f"github {ADDRESS}", channel="C1")
+        one.login.returns_to = ""
+        assert "There is no `github" in await one.links.begin(ANN, "github x", channel="C1")
+        assert one.login.asked == 0
+
+
+async def test_a_service_that_gives_no_answer_to_what_was_brought() -> None:
+    async with brought_back(ConnectionError("gone")) as one:
+        await one.links.begin(ANN, "github", channel="C1")
+        await one.links.begin(ANN, f"github {ADDRESS}", channel="C1")
+        one.clock[0] += timedelta(minutes=15)
+        assert "GitHub gave no answer in time" in await one.heard()
+
+
+async def test_an_address_for_a_process_that_ends_with_its_answer() -> None:
+    login, store = (
+        FakeLogin([PAIR], returns_to="https://orion.test/linked/github"),
+        MemoryAccountStore(),
+    )
+    async with brief(login, store) as links:
+        await links.begin(ANN, "github", channel="C1")
+    async with brief(login, store) as links:
+        assert "is linked: ann" in await links.begin(ANN, f"github {ADDRESS}", channel="C1")
+        assert await store.find_code(ANN, GITHUB) is None

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from app.accounts.links import LinkError, Waiting
-from app.accounts.records import GITHUB, DeviceCode, Owner, TokenPair
+from app.accounts.records import GITHUB, LinkCode, Owner, TokenPair
 from app.accounts.tokens import AccountTokens, NotLinkedError, RevokedError
 from app.aio import open_task_group
 from app.brokerage.github_login import GitHubLogin
@@ -27,7 +27,7 @@ class World:
     async def linked(self, *, login: str = "ann", number: int = 7) -> TokenPair:
         code = await self.login.begin()
         self.github.authorize(code.user_code, login=login, number=number)
-        found = await self.login.ask(code)
+        found = await self.login.ask(code, "")
         assert isinstance(found, TokenPair)
         return found
 
@@ -43,19 +43,19 @@ async def test_a_code_is_typed_in(world: World) -> None:
     """Until then it is waited for, as slowly as GitHub wants; then the account is known by its number."""
     code = await world.login.begin()
     assert code.verification_url == f"{world.url}/login/device"
-    assert code.device_code not in repr(code)
+    assert code.secret not in repr(code)
     assert code.expires_at > datetime.now(UTC) + timedelta(minutes=14)
-    assert await world.login.ask(code) == Waiting(interval_s=5)
+    assert await world.login.ask(code, "") == Waiting(interval_s=5)
     world.github.slow_downs = 1
-    assert await world.login.ask(code) == Waiting(interval_s=10)
+    assert await world.login.ask(code, "") == Waiting(interval_s=10)
     world.github.authorize(code.user_code, login="ann", number=7)
-    tokens = await world.login.ask(code)
+    tokens = await world.login.ask(code, "")
     assert isinstance(tokens, TokenPair)
     assert tokens.access not in repr(tokens)
     account = await world.login.account_of(tokens)
     assert (account.service, account.id, account.login) == (GITHUB, "7", "ann")
     with pytest.raises(LinkError, match="incorrect_device_code"):
-        await world.login.ask(code)
+        await world.login.ask(code, "")
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ async def test_why_it_is_not_linked(world: World, error: str, words: str) -> Non
     code = await world.login.begin()
     world.github.refuse(code.user_code, error)
     with pytest.raises(LinkError, match=words):
-        await world.login.ask(code)
+        await world.login.ask(code, "")
 
 
 async def test_an_app_that_github_does_not_know(world: World) -> None:
@@ -116,15 +116,15 @@ async def test_a_sick_github_is_no_refusal(world: World) -> None:
     )
     with pytest.raises(ConnectionError):
         await nowhere.begin()
-    code = DeviceCode(
+    code = LinkCode(
         user_code="A",
         verification_url="",
-        device_code="d",
+        secret="d",
         expires_at=datetime.now(UTC),
         interval_s=5,
     )
     with pytest.raises(ConnectionError):
-        await nowhere.ask(code)
+        await nowhere.ask(code, "")
 
 
 async def test_what_was_taken_back_is_unlinked(world: World) -> None:

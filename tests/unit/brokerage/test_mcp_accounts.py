@@ -1,4 +1,4 @@
-"""An MCP server that is asked as whoever asked: linked by a code at its authorization server, refreshed, taken back; by nobody else's right."""
+"""An MCP server that is asked as whoever asked: linked at its authorization server, by either flow, refreshed, taken back; by nobody else's right."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -14,9 +14,11 @@ from mcp.server.mcpserver import MCPServer
 from app.accounts.links import LinkError, Waiting
 from app.accounts.records import Account, Owner, TokenPair, mcp_service
 from app.accounts.tokens import AccountTokens
-from app.brokerage.device_flow import DeviceClient
+from app.brokerage.code_flow import CodeFlow
+from app.brokerage.device_flow import DeviceFlow
 from app.brokerage.mcp import McpBroker, McpServer
 from app.brokerage.mcp_login import McpLogin
+from app.brokerage.oauth import OAuthClient
 from app.brokerage.registry import GrantRegistry
 from app.runs.broker import GrantHooks, ModelGrant
 from app.runs.model import SystemClock
@@ -25,7 +27,7 @@ from app.store.accounts import MemoryAccountStore
 from app.web.hosting import serve
 from sandbox_runtime.task_group import open_task_group
 from tests.github_accounts import CLIENT_ID
-from tests.oauth_accounts import SECRET, OAuthAccounts
+from tests.oauth_accounts import REDIRECT_URL, SECRET, OAuthAccounts
 from tests.plain_http import NO_TLS
 
 ANN, BEN = Owner(team="T1", person="U1"), Owner(team="T1", person="U2")
@@ -44,10 +46,13 @@ class World:
     before_effect: Callable[[], Awaitable[object]] | None = None
 
     async def link(self, owner: Owner, name: str) -> Account:
-        code = await self.login.begin()
-        assert await self.login.ask(code) == Waiting(interval_s=5)
-        self.accounts.authorize(code.user_code, login=name, number=len(name))
-        tokens = await self.login.ask(code)
+        code, brought = await self.login.begin(), ""
+        if self.login.returns_to:
+            brought = await self.accounts.say_yes(code.verification_url, login=name)
+        else:
+            assert await self.login.ask(code, "") == Waiting(interval_s=5)
+            self.accounts.authorize(code.user_code, login=name, number=len(name))
+        tokens = await self.login.ask(code, brought)
         assert isinstance(tokens, TokenPair)
         account = await self.login.account_of(tokens)
         await self.store.link(owner, account)
@@ -81,14 +86,14 @@ class World:
         return {"status": answer.status_code, **found}
 
 
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    async with open_world() as world:
+@pytest.fixture(params=["device", "code"])
+async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
+    async with open_world(request.param) as world:
         yield world
 
 
 @asynccontextmanager
-async def open_world() -> AsyncIterator[World]:
+async def open_world(flow: str) -> AsyncIterator[World]:
     accounts, notes = OAuthAccounts(), list[str]()
     server = MCPServer("crm", log_level="WARNING")
 
@@ -105,15 +110,16 @@ async def open_world() -> AsyncIterator[World]:
         httpx.AsyncClient(verify=NO_TLS, trust_env=False) as http,
         open_task_group() as group,
     ):
-        client = DeviceClient(
+        client = OAuthClient(
             title="crm",
-            device_url=f"{login_url}/device",
             token_url=f"{login_url}/token",
             client_id=CLIENT_ID,
             client_secret=SECRET,
             resource=f"{server_url}/mcp",
         )
-        login, store = McpLogin(client), MemoryAccountStore()
+        pages = CodeFlow(client, url=f"{login_url}/authorize?lang=en", redirect_url=REDIRECT_URL)
+        codes = DeviceFlow(client, url=f"{login_url}/device")
+        login, store = McpLogin(pages if flow == "code" else codes), MemoryAccountStore()
         tokens = AccountTokens(
             store,
             login.service,
@@ -232,8 +238,33 @@ async def test_an_authorization_server_that_is_away_unlinks_nobody(world: World)
         ("something_new", "crm did not give a token .something_new."),
     ],
 )
-async def test_why_it_is_not_linked(world: World, error: str, words: str) -> None:
-    code = await world.login.begin()
-    world.accounts.refuse(code.user_code, error)
-    with pytest.raises(LinkError, match=words):
-        await world.login.ask(code)
+async def test_why_it_is_not_linked(error: str, words: str) -> None:
+    async with open_world("device") as world:
+        code = await world.login.begin()
+        world.accounts.refuse(code.user_code, error)
+        with pytest.raises(LinkError, match=words):
+            await world.login.ask(code, "")
+
+
+async def test_what_is_brought_back_is_no_good() -> None:
+    """No, another person's, another link's, used before, cut, or nothing of the kind: no account comes of it."""
+    async with open_world("code") as world:
+        code, other = await world.login.begin(), await world.login.begin()
+        for address in ("", "crm", "http://[", f"{REDIRECT_URL}?code=1", f"{REDIRECT_URL}?state="):
+            with pytest.raises(LinkError, match="not the address"):
+                await world.login.ask(code, address)
+        no = await world.accounts.say_yes(code.verification_url, login="")
+        with pytest.raises(LinkError, match="you have said no to it at crm"):
+            await world.login.ask(code, no)
+        of_another = await world.accounts.say_yes(other.verification_url, login="ann")
+        with pytest.raises(LinkError, match="not the address"):
+            await world.login.ask(code, of_another)
+        forged = of_another.replace(other.user_code, code.user_code)
+        with pytest.raises(LinkError, match="invalid_grant"):
+            await world.login.ask(code, forged)
+        yes = await world.accounts.say_yes(code.verification_url, login="ann")
+        as_slack_has_it = f"<{yes.replace('&', '&amp;')}>"
+        assert isinstance(await world.login.ask(code, as_slack_has_it), TokenPair)
+        with pytest.raises(LinkError, match="invalid_grant"):
+            await world.login.ask(code, yes)
+        assert code.secret not in repr(code) + code.verification_url

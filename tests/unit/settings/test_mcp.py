@@ -91,7 +91,28 @@ def test_what_is_outside_stays_outside(tmp_path: Path) -> None:
         ),
         (
             {"a": {"url": "http://x", "oauth": {**CLIENT, "client_secret": ""}}},
-            "client_secret is missing, or else device_authorization_url",
+            "client_secret is missing, or else device_authorization_url or authorization_url",
+        ),
+        (
+            {
+                "a": {
+                    "url": "http://x",
+                    "oauth": {
+                        **CLIENT,
+                        "device_authorization_url": URL,
+                        "authorization_url": URL,
+                    },
+                }
+            },
+            "either device_authorization_url or authorization_url, not both",
+        ),
+        (
+            {"a": {"url": "http://x", "oauth": {**CLIENT, "redirect_url": URL}}},
+            "redirect_url is for authorization_url, which is missing",
+        ),
+        (
+            {"a": {"url": "http://x", "oauth": {**CLIENT, "authorization_url": "x"}}},
+            "a.oauth.authorization_url: ",
         ),
         (
             {"GitHub": {"url": "http://x", "oauth": {**CLIENT, "device_authorization_url": URL}}},
@@ -117,9 +138,10 @@ def test_bad_files_name_the_place(servers: object, reason: str, tmp_path: Path) 
     assert reason in str(failure.value)
 
 
-def test_people_have_accounts_of_their_own(tmp_path: Path) -> None:
-    """Where there is a device flow; its client may do without a secret."""
-    public = {"token_url": URL, "client_id": "orion", "device_authorization_url": URL}
+@pytest.mark.parametrize("flow", ["device_authorization_url", "authorization_url"])
+def test_people_have_accounts_of_their_own(flow: str, tmp_path: Path) -> None:
+    """Where there is a flow for them; its client may do without a secret."""
+    public = {"token_url": URL, "client_id": "orion", flow: URL}
     servers = _read(
         tmp_path,
         {"wiki": {"url": URL, "oauth": CLIENT}, "crm": {"url": URL, "oauth": public}},

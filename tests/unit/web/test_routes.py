@@ -100,6 +100,19 @@ async def test_a_huge_body_is_cut_off() -> None:
     assert answer.status_code == 413
 
 
+async def test_where_a_login_ends() -> None:
+    """Shows its own address to bring back, as text, whatever stands in it; and is kept and told on by nobody."""
+    async with client_of(replace(make_parts(), has_link_page=True)) as client:
+        answer = await client.get("/linked/crm?code=%3Cb%3E1&state=2&x=<script>")
+    assert answer.status_code == 200
+    assert f"/orion link crm {client.base_url}/linked/crm?code=%3Cb%3E1&amp;state=2" in answer.text
+    assert "<script>" not in answer.text
+    assert (answer.headers["cache-control"], answer.headers["referrer-policy"]) == (
+        "no-store",
+        "no-referrer",
+    )
+
+
 async def test_a_bug_tells_nothing_of_itself() -> None:
     """An unexpected error is a 500 without its text."""
     async with client_of(make_parts()) as client:
