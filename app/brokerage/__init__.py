@@ -2,6 +2,7 @@
 
 __all__ = [
     "broker",
+    "code_flow",
     "credentials",
     "device_flow",
     "endpoints",
@@ -14,6 +15,7 @@ __all__ = [
     "judge",
     "mcp",
     "mcp_login",
+    "oauth",
     "registry",
     "sharing",
 ]

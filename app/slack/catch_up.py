@@ -333,7 +333,9 @@ class CatchUp:
         request = intent.model_copy(
             update={
                 "late_s": max(int(late_s), 1) if is_late else 0,
-                "received_at": datetime.now(UTC),  # places are read newest first, and runs are listed by it
+                "received_at": datetime.now(
+                    UTC
+                ),  # places are read newest first, and runs are listed by it
             }
         )
         if await self._messages.act(request):
