@@ -10,7 +10,7 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.screen import ModalScreen, Screen
-from textual.widgets import Footer, Input, Label, RichLog, Static
+from textual.widgets import Input, Label, RichLog, Static
 from textual.worker import Worker, WorkerState
 from typing_extensions import override
 
@@ -30,26 +30,29 @@ def tell_failure(app: App[Any], event: Worker.StateChanged) -> None:
         app.notify(plain(event.worker.error), severity="error", markup=False)
 
 
-class Keys(Footer):
-    """The line of keys. Made anew only when they are other ones: Textual's is four times at each change of focus, and longer than all else takes."""
+class Keys(Static):
+    """The line of keys, as one text. Textual's own footer makes a widget of each, anew at each change of focus, and longer than all else takes."""
 
-    def __init__(self) -> None:
-        super().__init__(compact=True, show_command_palette=False)
-        self._known: Sequence[tuple[str, str, bool]] = ()
+    DEFAULT_CSS = """
+    Keys { dock: bottom; height: 1; background: $footer-background; color: $footer-foreground; text-wrap: nowrap; }
+    """
 
-    @override
-    def bindings_changed(self, screen: Screen[Any]) -> None:
+    def on_mount(self) -> None:
+        self.screen.bindings_updated_signal.subscribe(self, self._show)
+
+    def on_unmount(self) -> None:
+        self.screen.bindings_updated_signal.unsubscribe(self)
+
+    def _show(self, screen: Screen[Any]) -> None:
         if screen is not self.screen or not screen.app.app_focus:
             return
-        active = screen.active_bindings.values()
-        shown = [
-            (one.binding.key, one.binding.description, one.enabled)
+        active = (one.binding for one in screen.active_bindings.values())
+        words = (
+            f"[@click=app.simulate_key('{one.key}')][bold $footer-key-foreground]{screen.app.get_key_display(one)}[/] {one.description}[/]"
             for one in active
-            if one.binding.show
-        ]
-        if shown != self._known:
-            self._known = shown
-            super().bindings_changed(screen)
+            if one.show
+        )
+        self.update("  ".join(words), layout=False)
 
 
 class Detail(Screen[None]):
