@@ -116,7 +116,7 @@ class Board(App[None]):
     Screen { layers: base above; }
     #state { height: 1; background: $panel; padding: 0 1; }
     DataTable { height: 1fr; }
-    .hidden { display: none; }
+    #sandboxes, #filter, #answer { display: none; }
     #filter { border: none; height: 1; }
     ModalScreen { align: center middle; }
     .window { width: 90%; height: 80%; border: round $primary; background: $surface; padding: 0 1; }
@@ -156,11 +156,10 @@ class Board(App[None]):
     def compose(self) -> ComposeResult:
         yield Static("", id="state", markup=False)
         yield DataTable[Text | str](id="runs", cursor_type="row", zebra_stripes=True)
-        yield DataTable[Text | str](id="sandboxes", cursor_type="row", classes="hidden")
+        yield DataTable[Text | str](id="sandboxes", cursor_type="row")
         yield Input(
             placeholder="state=failed user=U1 agent=claude provider=docker  (esc: leave)",
             id="filter",
-            classes="hidden",
         )
         yield Keys()
 
@@ -263,8 +262,8 @@ class Board(App[None]):
 
     def action_turn(self) -> None:
         self.shows_runs = not self.shows_runs
-        self.table("runs").set_class(not self.shows_runs, "hidden")
-        self.table("sandboxes").set_class(self.shows_runs, "hidden")
+        self.table("runs").display = self.shows_runs
+        self.table("sandboxes").display = not self.shows_runs
         self.screen.set_focus(self.table("runs" if self.shows_runs else "sandboxes"))
         self.refresh_bindings()
 
@@ -276,7 +275,7 @@ class Board(App[None]):
     def action_filter(self) -> None:
         self._leave_letters_to_boxes()
         box = self.query_one("#filter", Input)
-        box.remove_class("hidden")
+        box.display = True
         self.screen.set_focus(box)  # at once, unlike `focus()`: what is typed next is for it
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
@@ -296,7 +295,7 @@ class Board(App[None]):
         """Back to the list, by the filter that holds."""
         box = self.query_one("#filter", Input)
         box.value = self.filter_words
-        box.set_class(not self.filter_words, "hidden")
+        box.display = bool(self.filter_words)
         self.screen.set_focus(self.table("runs" if self.shows_runs else "sandboxes"))
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:

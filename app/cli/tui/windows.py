@@ -46,13 +46,15 @@ class Keys(Static):
     def _show(self, screen: Screen[Any]) -> None:
         if screen is not self.screen or not screen.app.app_focus:
             return
-        active = (one.binding for one in screen.active_bindings.values())
+        shown: dict[str, Binding] = {}  # the first key of each action
+        for one in screen.active_bindings.values():
+            if one.binding.show:
+                shown.setdefault(one.binding.action, one.binding)
         words = (
             f"[@click=app.simulate_key('{one.key}')][bold $footer-key-foreground]{screen.app.get_key_display(one)}[/] {one.description}[/]"
-            for one in active
-            if one.show
+            for one in shown.values()
         )
-        self.update("  ".join(words), layout=False)
+        self.update(" ".join(words), layout=False)
 
 
 class Detail(Screen[None]):
@@ -299,7 +301,7 @@ class SetUp(Window):
     def compose(self) -> ComposeResult:
         with VerticalScroll(classes="window"):
             yield Static("", id="place", markup=False)
-            yield Input(id="answer", classes="hidden")
+            yield Input(id="answer")
             yield RichLog(wrap=True, min_width=0)
 
     def on_mount(self) -> None:
@@ -336,7 +338,7 @@ class SetUp(Window):
             question.is_secret,
             question.default,
         )
-        box.remove_class("hidden")
+        box.display = True
         box.focus()
         self._answer = asyncio.get_running_loop().create_future()
         try:
@@ -344,7 +346,7 @@ class SetUp(Window):
         finally:
             self._answer = None
             box.value = ""
-            box.add_class("hidden")
+            box.display = False
             self.query_one(RichLog).focus()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:

@@ -17,7 +17,7 @@ from textual.widgets import DataTable, Input, RichLog, Static
 from app.cli.tui.board import Board, count, left, percent, share, size
 from app.cli.tui.board import fill as show_rows
 from app.cli.tui.office import FilterError, Office, open_office, plain, read_filter
-from app.cli.tui.windows import Detail
+from app.cli.tui.windows import Detail, Keys
 from app.errors import ErrorCode
 from app.runs.progress import LiveLogs
 from app.runs.testing import Outcome, Run, RunState, Session, SessionStatus, session_id_for
@@ -267,7 +267,7 @@ async def test_a_filter_is_left_by_escape(deployment: tuple[Office, SqlRunStore,
         await pilot.press("f", *("backspace",) * 12, "enter")
         await until(lambda: rows_of(pilot) == 5)
         await pilot.press("f", "escape")
-        await until(lambda: pilot.app.query_one("#filter", Input).has_class("hidden"))
+        await until(lambda: not pilot.app.query_one("#filter", Input).display)
 
 
 async def test_a_log_is_followed_while_its_run_goes(
@@ -400,3 +400,14 @@ def test_sandboxes_are_told_in_few_characters() -> None:
     assert (count(4.0), count(0.5), count(None)) == ("4", "0.5", "")
     assert share("310M", "4G") == "310M of 4G"
     assert (share("310M", ""), share("", "4G"), share("", "")) == ("310M", "of 4G", "-")
+
+
+async def test_a_key_in_the_line_can_be_clicked(
+    deployment: tuple[Office, SqlRunStore, Run],
+) -> None:
+    office, _, _ = deployment
+    async with Board(office).run_test(size=(100, 30)) as pilot:
+        await until(lambda: rows_of(pilot) == 5)
+        place = str(pilot.app.query_one(Keys).render()).index("f Filter")
+        await pilot.click(Keys, offset=(place, 0))
+        await until(lambda: pilot.app.query_one("#filter", Input).has_focus)
