@@ -134,11 +134,11 @@ class AccountLinks:
         linked = await self._store.get(owner, login.service)
         if linked is not None:
             return f"{_linked(login, linked)}. `/orion unlink {login.title}` forgets it."
-        if brought:
-            return await self._take(owner, login, channel, brought)
         is_waiting = (owner, login.service) in self._waiting
         if not is_waiting and len(self._waiting) >= MAX_WAITING:
             return "Too many people are linking accounts just now. Please try again in a minute."
+        if brought:
+            return await self._take(owner, login, channel, brought)
         code = await self._code(owner, login, channel)
         if code is None:
             return await self._begin(owner, login, channel, "")
@@ -258,7 +258,7 @@ class AccountLinks:
         self._waiting.pop((owner, login.service), None)
         if said:
             with suppress(OSError):
-                if not brought:  # else they may have mistaken the address, and bring another one
+                if not brought:  # else it may have been a wrong address, and they bring another one
                     await self._store.drop_code(owner, login.service)
             await self._tell(channel, owner.person, said)
 

@@ -77,7 +77,7 @@ class HeardStore(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class RoundFigures:
-    """What one round came to, in messages and places."""
+    """Counts the messages and places of one round of catching up."""
 
     accepted: int = 0
     known: int = 0
@@ -330,14 +330,12 @@ class CatchUp:
             return
         late_s = (self._hearing.now() - intent.asked_at).total_seconds()
         is_late = intent.asked_at < since + CLOCK_ERROR
-        request = intent.model_copy(
-            update={
-                "late_s": max(int(late_s), 1) if is_late else 0,
-                "received_at": datetime.now(
-                    UTC
-                ),  # places are read newest first, and runs are listed by it
-            }
-        )
+        changes = {
+            "late_s": max(int(late_s), 1) if is_late else 0,
+            # Runs are listed by it, and places are read newest first.
+            "received_at": datetime.now(UTC),
+        }
+        request = intent.model_copy(update=changes)
         if await self._messages.act(request):
             figures.accepted += 1
             return

@@ -58,6 +58,7 @@ async def _asked(tmp_path: Path, **changes: str | None) -> AsyncIterator[httpx.A
     [
         ("GET", "/healthz", {}, 200),
         ("GET", "/nonsense", {}, 404),
+        ("GET", "/linked/crm", {}, 404),
         ("GET", "/slack/events", {}, 404),
         ("POST", "/slack/events", {}, 401),
         ("POST", "/slack/events", {"x-slack-signature": "v0=\u00e9".encode()}, 401),
@@ -78,6 +79,19 @@ async def test_strangers_open_no_database(
     async with _asked(tmp_path) as http:
         answer = await http.request(method, path, headers=headers, content=b"{}")
     assert answer.status_code == status
+
+
+async def test_a_login_ends_without_a_database(tmp_path: Path) -> None:
+    """At an MCP server where people have accounts, unless it ends elsewhere."""
+    url = "https://crm.example.org"
+    oauth = {"token_url": url, "authorization_url": url, "client_id": "orion"}
+    for more, status in (({}, 200), ({"redirect_url": url}, 404)):
+        file = tmp_path / "mcp.json"
+        file.write_text(json.dumps({"mcpServers": {"crm": {"url": url, "oauth": oauth | more}}}))
+        changes = {"orion_mcp_config_file": str(file), "orion_own_keys_secret": "s" * 32}
+        async with _asked(tmp_path, **changes) as http:
+            answer = await http.get("/linked/crm?code=1&state=2")
+        assert answer.status_code == status
 
 
 async def test_the_broker_is_for_whoever_has_what_looks_like_a_token(tmp_path: Path) -> None:

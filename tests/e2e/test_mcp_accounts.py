@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import httpx
 import pytest
 from fastapi import FastAPI
 from mcp.server.mcpserver import MCPServer
@@ -16,6 +17,8 @@ from tests.e2e.harness import Stage, open_orion, open_world, text_of
 from tests.e2e.orion_process import new_state_dir
 from tests.github_accounts import CLIENT_ID
 from tests.oauth_accounts import SECRET, OAuthAccounts
+from tests.plain_http import NO_TLS
+from tests.ports import free_port
 from tests.waiting import pauses
 
 pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(240)]
@@ -25,7 +28,11 @@ async def _link(stage: Stage, accounts: OAuthAccounts, *, user: str, login: str)
     told = str((await stage.client.command("/orion link crm", user=user))["text"])
     if page := re.search(r"<([^|>]+)\|Say yes at crm>", told):
         address = await accounts.say_yes(html.unescape(page[1]), login=login)
-        await stage.client.command(f"/orion link crm {address}", user=user)
+        async with httpx.AsyncClient(verify=NO_TLS, trust_env=False) as browser:
+            ended = (await browser.get(address)).text
+        shown = re.search(r"<code>(.*)</code>", ended)
+        assert shown, ended
+        await stage.client.command(html.unescape(shown[1]), user=user)
     else:
         found = re.search(r"type in `([^`]+)`", told)
         assert found, told
@@ -73,14 +80,15 @@ async def test_each_uses_it_as_themselves(
             "client_id": CLIENT_ID,
             "client_secret": "${CRM_SECRET}",
         }
-        if path == "authorize":
-            client["redirect_url"] = accounts.redirect_url
+        port = free_port()
+        accounts.redirect_url = f"http://localhost:{port}/linked/crm"
         file.write_text(json.dumps({"mcpServers": {"crm": {"url": f"{url}/mcp", "oauth": client}}}))
         async with open_orion(
             world,
             new_state_dir(tmp_path),
             prepared,
             ORION_MCP_CONFIG_FILE=str(file),
+            ORION_PORT=str(port),
             ORION_OWN_KEYS_SECRET="secret-of-the-tests-for-accounts-4711",
             CRM_SECRET=SECRET,
         ) as stage:

@@ -267,6 +267,15 @@ async def test_how_many_may_wait() -> None:
         assert ["Too many" in text for text in said] == [False] * MAX_WAITING + [True]
 
 
+async def test_how_many_may_wait_for_what_they_brought() -> None:
+    async with brought_back(ConnectionError("gone")) as one:
+        people = [Owner(team="T1", person=f"U{number}") for number in range(10, 11 + MAX_WAITING)]
+        for owner in people:
+            await one.links.begin(owner, "github", channel="C1")
+        said = [await one.links.begin(owner, f"github {ADDRESS}", channel="C1") for owner in people]
+        assert ["Too many" in text for text in said] == [False] * MAX_WAITING + [True]
+
+
 async def test_accounts_at_several_services() -> None:
     """Each by its name, in any case of its letters; without a name GitHub's is meant, or the only one."""
     store, audit = MemoryAccountStore(), MemoryAuditLog()
