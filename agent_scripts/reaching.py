@@ -15,7 +15,7 @@ class HostTry:
     """Says what became of one host: `reached`, `refused: STATUS, REASON` or `failed: REASON`."""
 
     host: str
-    """`name:port`."""
+    """`name:port`, or `name:port@address` where that address was dialled with the name in TLS alone."""
     direct: str
     """Past the proxy."""
     by_proxy: str
@@ -28,7 +28,7 @@ class HostTry:
 
 
 def reach_command(hosts: Sequence[str], paths: AgentPaths, broker: str) -> AgentCommand:
-    """Returns how to try hosts, `name:port` each; `broker` as `Sandbox.paths` has it. It takes some 20 s for sixteen at the most."""
+    """Returns how to try hosts, each as `HostTry` has it; `broker` as `Sandbox.paths` has it. It takes some 20 s for sixteen at the most."""
     script = script_path(paths, "inside/reach.py")
     return AgentCommand(
         argv=("python3", "-I", script, broker, *hosts),

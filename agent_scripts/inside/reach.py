@@ -1,6 +1,7 @@
 """Tries to reach hosts as programs of this sandbox would, by its proxy and past it, and prints what became of each as a JSON object.
 
-Usage: `python3 -I reach.py BROKER NAME:PORT ...`; the first is the path of the broker's socket, or its URL.
+Usage: `python3 -I reach.py BROKER NAME:PORT[@ADDRESS] ...`; the first is the path of the broker's socket, or its URL. With an address, that
+is dialled past the proxy, and the name is said in TLS alone: it counts as reached when another server than the name's answers there.
 """
 
 from __future__ import annotations
@@ -32,15 +33,18 @@ def main(broker: str, hosts: list[str]) -> int:
         start_egress(broker)
     with ThreadPoolExecutor(_TRIES_AT_ONCE) as pool:
         direct = pool.map(lambda host: _try(host, 0), hosts)
-        by_proxy = pool.map(lambda host: _try(host, proxy) if proxy else "", hosts)
+        by_proxy = pool.map(
+            lambda host: _try(host, proxy) if proxy and "@" not in host else "", hosts
+        )
         found = zip(hosts, direct, by_proxy)  # noqa: B905 - Python 3.9, which has no `strict`
         print(json.dumps({host: {"direct": one, "by_proxy": two} for host, one, two in found}))
     return 0
 
 
 def _try(host: str, proxy: int) -> str:
-    name, _, port = host.rpartition(":")
-    place = ("127.0.0.1", proxy) if proxy else (name, int(port))
+    named, _, address = host.partition("@")
+    name, _, port = named.rpartition(":")
+    place = ("127.0.0.1", proxy) if proxy else (address or name, int(port))
     try:
         with socket.create_connection(place, timeout=_TIMEOUT_S) as connection:
             if int(port) == _PLAIN_PORT:
@@ -50,12 +54,24 @@ def _try(host: str, proxy: int) -> str:
                 if refusal != _REACHED:
                     return refusal
             context = ssl.create_default_context()
+            if address:
+                return _whose(connection, context, name)
             context.check_hostname = False  # whether it is reached, not whether it is trusted
             context.verify_mode = ssl.CERT_NONE
             with context.wrap_socket(connection, server_hostname=name):
                 return _REACHED
     except OSError as exc:
         return f"failed: {exc}"
+
+
+def _whose(connection: socket.socket, context: ssl.SSLContext, name: str) -> str:
+    try:
+        with context.wrap_socket(connection, server_hostname=name):
+            return f"failed: leads to {name} itself"
+    except (ssl.SSLEOFError, ssl.SSLZeroReturnError) as exc:
+        return f"failed: {exc}"
+    except ssl.SSLError:  # another one's certificate, or its refusal of the name
+        return _REACHED
 
 
 def _ask(connection: socket.socket, request: str) -> str:

@@ -12,6 +12,7 @@ from agent_scripts.registry import agent_spec
 from app.approvals.rules import DeedKind
 from app.compose.brokers import broker_for, open_broker
 from app.compose.providers import usable_words
+from app.egress.addresses import LookUp, look_up
 from app.egress.hosts import TLS_PORT, HostEntry, HostSet
 from app.egress.sets import learn_sets
 from app.runs.broker import GrantHooks, ModelGrant
@@ -66,12 +67,17 @@ def find_host_problems(settings: Settings) -> Iterator[str]:
 
 
 async def try_hosts(
-    settings: Settings, provider: SandboxProvider, entries: Iterable[HostEntry]
-) -> tuple[HostTry, Sequence[HostTry]]:
+    settings: Settings,
+    provider: SandboxProvider,
+    entries: Iterable[HostEntry],
+    *,
+    look_up: LookUp = look_up,
+) -> tuple[Sequence[HostTry], Sequence[HostTry]]:
     """Tries from inside a new sandbox, which may reach these hosts, to do so.
 
     Returns:
-        What became of a host that is on no list, and must not be reached; and of each of these but those with a star.
+        What became of a host that is on no list, and must not be reached: by its name, and, where it can be looked up, at its
+        address by the name of one that is listed. And what became of each of these but those with a star.
 
     Raises:
         SandboxError: there is no sandbox to try it from.
@@ -82,7 +88,8 @@ async def try_hosts(
         name for name in CANARIES if not any(entry.covers(name, TLS_PORT) for entry in listed)
     )
     tried = [f"{entry.name}:{entry.port}" for entry in listed if not entry.is_wildcard]
-    hosts = [f"{canary}:{TLS_PORT}", *dict.fromkeys(tried)]
+    canaries = [f"{canary}:{TLS_PORT}", *await _by_listed_name(canary, listed, look_up)]
+    hosts = [*canaries, *dict.fromkeys(tried)]
     is_remote = Capability.REMOTE in provider.capabilities
     directory = settings.service.state_dir / f"check-{os.getpid()}"
     try:
@@ -105,10 +112,24 @@ async def try_hosts(
                 command = reach_command(hosts, agent_paths(sandbox.paths), sandbox.paths.broker)
                 await sandbox.write_files({file.path: file.data for file in command.files})
                 done = await sandbox.exec(command.argv, timeout_s=TRY_TIMEOUT_S)
-                first, *others = _parsed(done.text)
-                return first, others
+                found = _parsed(done.text)
+                return found[: len(canaries)], found[len(canaries) :]
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+async def _by_listed_name(
+    canary: str, listed: Sequence[HostEntry], look_up: LookUp
+) -> Sequence[str]:
+    """Returns how to try whether a listed name in TLS leads to an address that is not that host's; nothing where nobody knows one."""
+    name = next((one.name for one in listed if one.port == TLS_PORT and not one.is_wildcard), None)
+    if name is None:
+        return ()
+    try:
+        address, *_ = await look_up(f"{canary}.", TLS_PORT)
+    except OSError:
+        return ()
+    return (f"{name}:{TLS_PORT}@{address}",)
 
 
 def _parsed(text: str) -> Sequence[HostTry]:

@@ -1,13 +1,17 @@
 """What the way by the proxy costs: a download over TLS from inside a local sandbox, against the same without any of it.
 
 Where client and server take all of a small machine, whatever passes their bytes on takes from them: two bare forwarders in a row,
-which do nothing else within the kernel, tell how much. A host that sends as quickly as a network would leaves room.
+which do nothing else within the kernel, tell how much. A host that sends as quickly as a network would leaves room, and so do client and
+server that share a processor, and pip, for whom the way is.
 """
 
 import asyncio
+import os
+import shlex
+import zipfile
 from collections import defaultdict
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from inspect import getsource
 from pathlib import Path
@@ -24,15 +28,20 @@ from sandbox_runtime.providers.local.provider import LocalProvider
 from tests.bench.processes import BenchError
 from tests.bench.scale import Bench
 from tests.bench.table import Row
+from tests.certificates import issue
 from tests.egress.bypasses import PUBLIC_ADDRESS
 
 NAME, BYTES = "files.example.com", 62_000_000
 PACED_BYTES_S = 312_500_000
 """2.5 Gbit/s."""
 PACED = "paced"
+BOUND = "bound"
+"""The server has the first of this machine's processors, as its client has; all that is between them has the second."""
+WHEEL = "sent-1.0-py3-none-any.whl"
 TRIES = 5
 LEAST_SHARE, LATER_MS = 0.8, 5.0
 CURL = "curl --silent --insecure --output /dev/null --write-out '%{speed_download} %{time_starttransfer}'"
+PIP = "v/bin/pip --isolated --quiet --disable-pip-version-check download --no-deps --no-cache-dir --dest downloads"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +50,52 @@ class Download:
     first_byte_s: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """How clients come to the origin."""
+
+    host: str
+    """That they ask for, possibly with a port."""
+    directory: Path
+    """Of programs that run outside."""
+    sandbox: Sandbox | None = None
+    """Where programs run by the relay; None = outside."""
+
+    async def download(self, page: str) -> Download:
+        """Raises: BenchError: curl has failed."""
+        curl = f"{CURL} https://{self.host}/{page}"
+        if page != BOUND:
+            return _read(await self.run(curl))
+        own, between = _processors()
+        with _on_processor(between):
+            return _read(await self.run(f"taskset --cpu-list {own} {curl}"))
+
+    async def install_s(self) -> float:
+        """Raises: BenchError: pip has failed."""
+        pip = f"{PIP} --trusted-host {self.host} https://{self.host}/{WHEEL}"
+        printed = await self.run(f"bash -c 'TIMEFORMAT=%R; time {pip}' 2>&1")
+        try:
+            return float(printed)
+        except ValueError as exc:
+            raise BenchError(f"pip says {printed!r}") from exc
+
+    async def run(self, command: str) -> str:
+        """Returns what a command of a shell has printed. Raises: BenchError: it has failed."""
+        if self.sandbox is None:
+            return await _run(f"cd {self.directory} && {command}")
+        paths = self.sandbox.paths
+        argv = ["python3", "-I", f"{paths.work}/relay.py", paths.broker, "sh", "-c", command]
+        done = await self.sandbox.exec(argv, timeout_s=60)
+        if done.exit_code:
+            raise BenchError(f"{shlex.split(command)[0]} ended with {done.exit_code}: {done.text}")
+        return done.text
+
+
 async def measure_egress(bench: Bench) -> Sequence[Row]:
-    """By turns, medians; curl is the client of both, and the server is a process's of its own.
+    """By turns, medians; curl and pip are the clients of each way, and the server is a process's of its own.
 
     Raises:
-        BenchError: curl has failed.
+        BenchError: one of them has failed.
     """
     directory = bench.directory / "egress"
     directory.mkdir(mode=0o711)
@@ -55,25 +105,38 @@ async def measure_egress(bench: Bench) -> Sequence[Row]:
         _serving(_FORWARDER, path, "127.0.0.1:0") as forwarded,
         open_place(directory, port) as sandbox,
     ):
-        inside = ["python3", "-I", f"{sandbox.paths.work}/relay.py", sandbox.paths.broker]
+        ways = {
+            "direct": Way(host=f"127.0.0.1:{port}", directory=directory),
+            "forwarded": Way(host=f"127.0.0.1:{forwarded}", directory=directory),
+            "by proxy": Way(host=NAME, directory=directory, sandbox=sandbox),
+        }
+        for way in ways.values():
+            await way.run("test -d v || python3 -m venv v")
         found: defaultdict[tuple[str, str], list[Download]] = defaultdict(list)
+        installed_s: defaultdict[str, list[float]] = defaultdict(list)
         for _ in range(TRIES):
-            for page in ("", PACED):
-                url = f"https://{NAME}/{page}"
-                for way, to in (("direct", port), ("forwarded", forwarded)):
-                    by_hand = f"{CURL} --connect-to {NAME}:443:127.0.0.1:{to} {url}"
-                    found[way, page].append(_read(await _run(by_hand)))
-                done = await sandbox.exec([*inside, "sh", "-c", f"{CURL} {url}"], timeout_s=60)
-                found["by proxy", page].append(_read(done.text))
+            for name, way in ways.items():
+                for page in ("", PACED, BOUND):
+                    found[name, page].append(await way.download(page))
+                installed_s[name].append(await way.install_s())
     mb_s = {key: median(one.mb_s for one in tries) for key, tries in found.items()}
     first_ms = {
         key: 1000 * median(one.first_byte_s for one in tries) for key, tries in found.items()
     }
+    pip_s = {name: median(tries) for name, tries in installed_s.items()}
     network = f"of a host that sends {8 * PACED_BYTES_S / 1e9} Gbit/s"
     return (
         _speed("local sandbox (baseline: direct)", mb_s, "direct", ""),
         _speed("the same (baseline: by two bare forwarders)", mb_s, "forwarded", ""),
         _speed(f"{network} (baseline: direct)", mb_s, "direct", PACED),
+        _speed("with a processor for it (baseline: direct)", mb_s, "direct", BOUND),
+        Row(
+            figure="pip's download of the same by the proxy (baseline: direct)",
+            unit="s",
+            orion=pip_s["by proxy"],
+            baseline=pip_s["direct"],
+            target=pip_s["direct"] / LEAST_SHARE,
+        ),
         Row(
             figure="its first byte after (baseline: direct)",
             unit="ms",
@@ -97,12 +160,14 @@ def _speed(what: str, mb_s: Mapping[tuple[str, str], float], baseline: str, page
 
 @asynccontextmanager
 async def open_origin(directory: Path) -> AsyncIterator[int]:
-    """A server of `BYTES` over TLS; yields its port."""
-    key, certificate = directory / "key.pem", directory / "certificate.pem"
-    await _run(
-        f"openssl req -x509 -newkey rsa:2048 -nodes -keyout {key} -out {certificate} -days 2 -subj /CN={NAME} 2>&1"
-    )
-    given = (str(certificate), str(key), str(BYTES), f"/{PACED}", str(PACED_BYTES_S))
+    """A server of a wheel of some `BYTES` over TLS; yields its port."""
+    issued = await issue(directory, NAME)
+    with zipfile.ZipFile(directory / WHEEL, "w") as wheel:
+        for name, text in _WHEEL_FILES.items():
+            wheel.writestr(name, text)
+        wheel.writestr("sent.bin", bytes(BYTES))
+    given = [str(issued.certificate), str(issued.key), str(directory / WHEEL)]
+    given += [f"/{PACED}", str(PACED_BYTES_S), f"/{BOUND}", str(_processors()[0])]
     async with _serving(_ORIGIN, *given) as port:
         yield int(port)
 
@@ -121,21 +186,29 @@ async def _serving(script: str, *given: str) -> AsyncIterator[str]:
         await process.wait()
 
 
+_WHEEL_FILES = {
+    "sent-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: sent\nVersion: 1.0\n",
+    "sent-1.0.dist-info/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    "sent-1.0.dist-info/RECORD": "",
+}
+
 _ORIGIN = """
-import socket, ssl, sys, threading
+import os, pathlib, socket, ssl, sys, threading
+certificate, key, wheel, paced, rate, bound, processor = sys.argv[1:]
 context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-context.load_cert_chain(sys.argv[1], sys.argv[2])
-size = int(sys.argv[3])
+context.load_cert_chain(certificate, key)
+content = memoryview(pathlib.Path(wheel).read_bytes())
 so_max_pacing_rate = 47
-piece = b"x" * 65536
 def serve(connection):
     with context.wrap_socket(connection, server_side=True) as client:
-        if client.recv(65536).split()[1].decode() == sys.argv[4]:
-            client.setsockopt(socket.SOL_SOCKET, so_max_pacing_rate, int(sys.argv[5]))
-        client.sendall(f"HTTP/1.1 200 OK\\r\\nContent-Length: {size}\\r\\n\\r\\n".encode())
-        left = size
-        while left > 0:
-            left -= client.send(piece[:left])
+        asked = client.recv(65536).split()[1].decode()
+        if asked == paced:
+            client.setsockopt(socket.SOL_SOCKET, so_max_pacing_rate, int(rate))
+        if asked == bound:
+            os.sched_setaffinity(0, [int(processor)])  # this thread
+        client.sendall(f"HTTP/1.1 200 OK\\r\\nContent-Length: {len(content)}\\r\\n\\r\\n".encode())
+        for start in range(0, len(content), 65536):
+            client.sendall(content[start : start + 65536])
 listener = socket.create_server(("127.0.0.1", 0))
 print(listener.getsockname()[1], flush=True)
 while True:
@@ -198,6 +271,23 @@ async def open_place(directory: Path, port: int) -> AsyncIterator[Sandbox]:
     ):
         await sandbox.write_files({f"{sandbox.paths.work}/relay.py": getsource(relay).encode()})
         yield sandbox
+
+
+def _processors() -> Sequence[int]:
+    """Returns two that this process may use; of one alone, that one twice."""
+    first, *others = sorted(os.sched_getaffinity(0))
+    return first, (*others, first)[0]
+
+
+@contextmanager
+def _on_processor(number: int | None) -> Iterator[None]:
+    """Keeps this process, which is the proxy's, on one; None = on any."""
+    usual = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, usual if number is None else [number])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, usual)
 
 
 async def _run(command: str) -> str:

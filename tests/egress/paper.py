@@ -32,7 +32,8 @@ looked at: it counts as reached.
 
 Vercel goes by the name in a connection's TLS. Whether such a connection then leads to the host of that name, or to the address that was dialled,
 its documentation does not say; the emulator does the worse of the two. There {fronted} of the attempts reach a host that is not listed, each
-by a listed name in its TLS. Orion cannot close that: where it counts, use local or Docker sandboxes.
+by a listed name in its TLS. Orion cannot close that: `orion doctor` and `orion egress check` try it
+on your account and fail where it is so; where it counts, use local or Docker sandboxes.
 
 | | attempts | Vercel: a listed host | another one | Deno: a listed host | another one |
 |---|---|---|---|---|---|

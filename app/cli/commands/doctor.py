@@ -10,7 +10,7 @@ import httpx
 
 from agent_scripts.adapter import ModelProtocol
 from app.aio import open_task_group
-from app.cli.commands.egress import describe_try, listed_hosts
+from app.cli.commands.egress import NOT_KEPT_FIX, describe_try, listed_hosts
 from app.cli.commands.probes import (
     TryError,
     clock_skew_s,
@@ -276,15 +276,17 @@ async def _network(settings: Settings) -> str:
     try:
         settings = await learn_host_sets(settings)
         async with create_provider(settings, await choose_provider(settings)) as provider:
-            canary, tried = await try_hosts(settings, provider, listed_hosts(settings))
+            canaries, tried = await try_hosts(settings, provider, listed_hosts(settings))
     except SettingsError as exc:
         raise _ProblemError(str(exc), "change ORION_EGRESS_HOSTS or orion.toml") from exc
     except SandboxError as exc:
         raise _ProblemError(str(exc), fix) from exc
-    if canary.is_reached:
-        raise _ProblemError(f"a host on no list is reached: {describe_try(canary)}", fix)
+    if reached := [describe_try(one) for one in canaries if one.is_reached]:
+        raise _ProblemError(f"a host on no list is reached: {'; '.join(reached)}", NOT_KEPT_FIX)
     failed = ", ".join(one.host for one in tried if not one.is_reached)
-    found = f"{len(tried)} hosts tried from a sandbox; {canary.host}, on no list, is not reached"
+    found = (
+        f"{len(tried)} hosts tried from a sandbox; {canaries[0].host}, on no list, is not reached"
+    )
     return f"! {found}; nor are {failed}; {fix}" if failed else found
 
 

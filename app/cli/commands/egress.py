@@ -11,6 +11,8 @@ from app.egress.hosts import HostEntry, HostSet
 from app.egress.tally import NOT_PUBLIC
 from app.settings.settings import Settings
 
+NOT_KEPT_FIX = "Where that counts, use local or Docker sandboxes, or list no hosts."
+
 
 async def check_hosts(settings: Settings, *, write: Print) -> bool:
     """Prints the lists, and what a new sandbox reaches of them; returns whether it reaches nothing else.
@@ -24,17 +26,19 @@ async def check_hosts(settings: Settings, *, write: Print) -> bool:
     for line in describe_lists(settings):
         write(line)
     async with create_provider(settings, await choose_provider(settings)) as provider:
-        canary, tried = await try_hosts(settings, provider, listed_hosts(settings))
+        canaries, tried = await try_hosts(settings, provider, listed_hosts(settings))
         write(f"From a sandbox of {provider.name}:")
         for one in tried:
             write(f"  {describe_try(one)}")
-        write(f"  {describe_try(canary)} (on no list)")
+        for one in canaries:
+            write(f"  {describe_try(one)} (on no list)")
     for one in tried:
         if NOT_PUBLIC in one.by_proxy:
             write(f"! {one.host} is of a network of your own: list it as private:{one.host}")
-    if canary.is_reached:
-        write("! A host that is on no list is reached.")
-    return not canary.is_reached
+    is_kept = not any(one.is_reached for one in canaries)
+    if not is_kept:
+        write(f"! A host that is on no list is reached. {NOT_KEPT_FIX}")
+    return is_kept
 
 
 def listed_hosts(settings: Settings) -> Sequence[HostEntry]:
@@ -62,6 +66,9 @@ def describe_lists(settings: Settings) -> Iterator[str]:
 
 def describe_try(one: HostTry) -> str:
     """Returns what became of one host."""
+    named, _, address = one.host.partition("@")
+    if address:
+        return f"{address}, by {named} in TLS: {one.direct}"
     if not one.by_proxy:
         return f"{one.host} {one.direct}"
     past = "" if one.direct.startswith("failed") else f"; past the proxy: {one.direct}"

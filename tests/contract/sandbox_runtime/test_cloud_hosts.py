@@ -12,7 +12,13 @@ from typing import get_args
 
 import pytest
 
+from agent_scripts.reaching import parse_tries, reach_command
+from app.cli.commands.egress import describe_try
+from app.compose.egress import CANARIES, try_hosts
 from app.egress.hello import read_hello
+from app.egress.hosts import HostEntry
+from app.runs.sandboxes import agent_paths
+from app.settings.settings import load_settings
 from sandbox_runtime import (
     BrokeredNetwork,
     SandboxError,
@@ -23,6 +29,7 @@ from sandbox_runtime import (
 from sandbox_runtime.provider import SandboxProvider
 from sandbox_runtime.providers.deno.provider import DenoProvider
 from sandbox_runtime.providers.vercel.provider import VercelProvider
+from tests.certificates import issue
 from tests.contract.sandbox_runtime.deno_emulator import open_organisation, settings_for
 from tests.contract.sandbox_runtime.vercel_service import VercelService
 from tests.egress.around import AROUND, attempts_of
@@ -37,7 +44,7 @@ from tests.egress.at_clouds import (
     is_listed,
 )
 from tests.egress.bypasses import BYPASSES, client_hello
-from tests.emulators.machine_network import Address
+from tests.emulators.machine_network import Address, inside_addresses
 from tests.emulators.vercel.server import run_vercel
 from tests.ports import own_address
 
@@ -122,6 +129,66 @@ async def test_hosts_of_the_list_are_reached_and_no_others(name: str, tmp_path: 
             done = await sandbox.exec(["python3", "-c", SEND, sent], timeout_s=60)
     assert done.exit_code == 0, done.text
     assert [await name_in(hello) for hello in arrived] == reached
+
+
+@pytest.mark.parametrize(("name", "became"), [("vercel", "reached"), ("deno", "failed")])
+async def test_a_try_tells_whether_a_listed_name_leads_elsewhere(
+    name: str, became: str, tmp_path: Path
+) -> None:
+    """By the certificate that is shown there, from inside: what doctor tries. The host itself is no other one."""
+
+    def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    issued = {host: await issue(tmp_path, host) for host in (LISTED, OTHER)}
+    async with AsyncExitStack() as stack:
+        internet = []
+        for host, one in issued.items():
+            server = await asyncio.start_server(hang_up, "127.0.0.1", 0, ssl=one.server())
+            await stack.enter_async_context(server)
+            target = server.sockets[0].getsockname()[1]
+            internet.append(Address(host=host, port=443, target=target))
+        provider = await stack.enter_async_context(open_cloud(name, internet, tmp_path))
+        network = BrokeredNetwork(endpoint=f"http://127.0.0.1:{BROKER_PORT}", hosts=HOSTS)
+        spec = SandboxSpec(network=network)
+        sandbox = await stack.enter_async_context(open_sandbox(provider, spec))
+        inside = inside_addresses(internet)
+        hosts = [f"{LISTED}:443@{inside[host]}" for host in (LISTED, OTHER)]
+        command = reach_command(hosts, agent_paths(sandbox.paths), sandbox.paths.broker)
+        trusted = {"SSL_CERT_FILE": f"{sandbox.paths.work}/trusted.pem"}
+        files = {file.path: file.data for file in command.files}
+        files[trusted["SSL_CERT_FILE"]] = issued[LISTED].certificate.read_bytes()
+        await sandbox.write_files(files)
+        done = await sandbox.exec(command.argv, timeout_s=60, env=trusted)
+    assert done.exit_code == 0, done.text
+    own, other = parse_tries(done.text)
+    assert own.direct == f"failed: leads to {LISTED} itself"
+    assert (other.direct.partition(":")[0], other.by_proxy) == (became, "")
+
+
+async def test_hosts_are_tried_by_listed_names_too(tmp_path: Path) -> None:
+    """At the address of a host on no list: at this emulator of Vercel it is reached, which doctor tells."""
+
+    async def look_up(name: str, port: int) -> Sequence[str]:
+        assert (name, port) == (f"{CANARIES[0]}.", 443)
+        return [inside_addresses([canary])[canary.host]]
+
+    def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    context = (await issue(tmp_path, OTHER)).server()
+    async with await asyncio.start_server(hang_up, "127.0.0.1", 0, ssl=context) as server:
+        port = server.sockets[0].getsockname()[1]
+        canary = Address(host=CANARIES[0], port=443, target=port)
+        given = {"orion_state_dir": tmp_path, "orion_public_url": f"http://127.0.0.1:{BROKER_PORT}"}
+        settings = load_settings(env_file=None, given=given)
+        async with open_cloud("vercel", [canary], tmp_path) as provider:
+            listed = [HostEntry(name="wild.example", is_wildcard=True), HostEntry(name=LISTED)]
+            canaries, tried = await try_hosts(settings, provider, listed, look_up=look_up)
+    assert [describe_try(one).partition(":")[0] for one in tried] == [LISTED]
+    by_name, by_listed_name = canaries
+    assert not by_name.is_reached
+    assert describe_try(by_listed_name) == f"127.1.0.1, by {LISTED}:443 in TLS: reached"
 
 
 @pytest.mark.long

@@ -3,7 +3,6 @@
 import asyncio
 import io
 import shlex
-import ssl
 import zipfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
@@ -17,6 +16,7 @@ from agent_scripts.repository import git_environment
 from app.aio import open_task_group
 from app.egress.hosts import HostEntry
 from app.web.hosting import serve
+from tests.certificates import issue
 from tests.egress.around import PAST_PROXY, attempts_of
 from tests.egress.place import INSTALLS, Place, hosts_of_packages, open_place
 from tests.git_server import TOKEN, GitServer, git
@@ -114,17 +114,8 @@ async def test_git_goes_to_the_broker_for_its_own_repository_alone(place: Place)
 
 @asynccontextmanager
 async def serve_tls(app: FastAPI, directory: Path) -> AsyncIterator[int]:
-    """Serves an app over TLS as `LISTED`, with a certificate that it signs itself: `directory/certificate.pem`; yields the port."""
-    key, certificate = directory / "key.pem", directory / "certificate.pem"
-    names = ("-subj", f"/CN={LISTED}", "-addext", f"subjectAltName=DNS:{LISTED}")
-    made = await asyncio.create_subprocess_exec(
-        *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *names),
-        *("-keyout", key, "-out", certificate),
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    assert await made.wait() == 0
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
+    """Serves an app over TLS as `LISTED`, with a certificate that it signs itself: `directory/LISTED.pem`; yields the port."""
+    context = (await issue(directory, LISTED)).server()
 
     async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
@@ -162,7 +153,7 @@ async def test_submodules_of_listed_hosts_are_fetched(
         open_place(kind, directory, [HostEntry(name=LISTED)], leads_to=port) as place,
     ):
         trusted = f"{place.sandbox.paths.work}/ca.pem"
-        certificate = (tmp_path / "certificate.pem").read_bytes()
+        certificate = (tmp_path / f"{LISTED}.pem").read_bytes()
         await place.sandbox.write_files({trusted: certificate})
         clone = f"GIT_SSL_CAINFO={trusted} git clone -q --recursive https://x-access-token:{TOKEN}@{LISTED}/acme"
         code, printed = await place.run(f"{clone}/api.git && cat api/lib/lib.txt")
@@ -207,7 +198,7 @@ async def test_go_installs(kind: str, directory: Path, tmp_path: Path) -> None:
             *(kind, directory, [HostEntry(name=LISTED)]), leads_to=port, packages=("golang-go",)
         ) as place,
     ):
-        certificate = (tmp_path / "certificate.pem").read_bytes()
+        certificate = (tmp_path / f"{LISTED}.pem").read_bytes()
         await place.sandbox.write_files({f"{place.sandbox.paths.work}/ca.pem": certificate})
         settings = "export SSL_CERT_FILE=$PWD/ca.pem GOPATH=$PWD/go GOCACHE=$PWD/cache GONOSUMDB=*"
         install = f"go install {GO_PREFIX}"
