@@ -250,13 +250,13 @@ def load_settings(
         except ValidationError as exc:
             lines += [_explain(error, kind) for error in exc.errors()]
     settings = Settings(**found)
-    if len(found) == len(groups()):
-        lines += _find_conflicts(settings)
     try:
         if path := settings.agents.mcp_config_file:
             settings = replace(settings, mcp_servers=read_mcp_servers(path, environment))
     except ValueError as exc:
         lines.append(f"ORION_MCP_CONFIG_FILE: {exc}")
+    if len(found) == len(groups()):
+        lines += _find_conflicts(settings)
     try:
         settings = replace(settings, toml=load_orion_toml(toml) if toml else OrionToml())
     except SettingsError as exc:
@@ -292,14 +292,22 @@ def _find_conflicts(settings: Settings) -> Iterator[str]:
     """Yields what is wrong with settings of several groups together."""
     yield from settings.sandbox.find_conflicts(settings.limits.run_timeout_s)
     yield from _find_mount_problem(settings)
-    repositories = settings.repositories
+    yield from _find_account_problems(settings)
+
+
+def _find_account_problems(settings: Settings) -> Iterator[str]:
+    repositories, servers = settings.repositories, settings.mcp_servers.of_persons
     links = repositories.github_app_client_id and (
         not repositories.app_private_key or repositories.github_identity == "person"
     )
     if links and settings.models.own_keys_secret is None:
         yield "ORION_GITHUB_APP_CLIENT_ID: set ORION_OWN_KEYS_SECRET, too"
-    if (servers := settings.mcp_servers.of_persons) and settings.models.own_keys_secret is None:
+    if servers and settings.models.own_keys_secret is None:
         yield f"ORION_MCP_CONFIG_FILE: people link accounts of their own at {', '.join(servers)}: set ORION_OWN_KEYS_SECRET, by which their tokens are sealed"
+    if settings.service.port == 0 and not settings.service.public_url:
+        for name, server in servers.items():
+            if server.oauth and server.oauth.authorization_url and not server.oauth.redirect_url:
+                yield f"ORION_MCP_CONFIG_FILE: mcpServers.{name}.oauth: with ORION_PORT=0 no address is known at which a login could end: set redirect_url"
 
 
 def _find_toml_conflicts(settings: Settings) -> Iterator[str]:

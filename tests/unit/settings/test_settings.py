@@ -1,5 +1,6 @@
 """Settings: read, checked, documented."""
 
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -473,3 +474,29 @@ def test_what_acting_as_a_person_needs(
         return
     with pytest.raises(SettingsError, match=re.escape(said)):
         load_settings(env_file=None, given=given, toml=path)
+
+
+@pytest.mark.parametrize(
+    ("given", "oauth", "said"),
+    [
+        ({"ORION_OWN_KEYS_SECRET": None}, {}, "at plans: set ORION_OWN_KEYS_SECRET"),
+        ({"ORION_PORT": "0"}, {}, "mcpServers.plans.oauth: with ORION_PORT=0 no address is known"),
+        ({"ORION_PORT": "0"}, {"redirect_url": "https://back.example"}, ""),
+        ({"ORION_PORT": "0", "ORION_PUBLIC_URL": "https://orion.example"}, {}, ""),
+        ({}, {}, ""),
+    ],
+)
+def test_what_accounts_at_mcp_servers_need(
+    given: Mapping[str, str | None], oauth: Mapping[str, str], said: str, tmp_path: Path
+) -> None:
+    """A secret to seal them by, and an address at which a login can end."""
+    client = {"token_url": "https://a/t", "authorization_url": "https://a/a", "client_id": "orion"}
+    server = {"url": "https://plans.example/mcp", "oauth": client | dict(oauth)}
+    path = tmp_path / "mcp.json"
+    path.write_text(json.dumps({"mcpServers": {"plans": server}}))
+    given = {"ORION_MCP_CONFIG_FILE": str(path), "ORION_OWN_KEYS_SECRET": "s" * 40, **given}
+    if not said:
+        assert load_settings(env_file=None, given=given).mcp_servers.of_persons
+        return
+    with pytest.raises(SettingsError, match=re.escape(said)):
+        load_settings(env_file=None, given=given)
