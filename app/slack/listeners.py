@@ -35,6 +35,7 @@ from app.slack.signature import bad_field, is_id
 
 _HANDLED: Final = frozenset({"event_callback", "block_actions", "url_verification"})
 """Each of whose kind has a listener; of the others one is looked for by its name."""
+_CLICKED: Final = frozenset({"block_actions", "view_submission", "message_action"})
 VIEWS: Final = (KEYS_VIEW, FEEDBACK_VIEW, ANSWER_VIEW, ASK_VIEW)
 """Of Orion's modals, by their callback ids."""
 _ROUTINE: Final = frozenset({"own_message", "subtype", "not_addressed", "unchanged", "reaction"})
@@ -195,10 +196,15 @@ class _Listeners:
 
 
 class _PayloadFilter(AsyncMiddleware):
-    """Acknowledges what no listener is for, and keeps malformed payloads of a socket from them."""
+    """Acknowledges what no listener is for, and keeps malformed payloads of a socket from them.
 
-    def __init__(self) -> None:
+    Clicks and modals come to them as from Orion's own workspace, whatever they say: whose member a person is, is judged by it. Theirs is the
+    one where somebody is looking. Source: slack-bolt 1.30, `request/internals.py` on `app_installed_team_id`, read 2026-11.
+    """
+
+    def __init__(self, identity: Callable[[], BotIdentity | None]) -> None:
         self._log = get_logger(__name__)
+        self._identity = identity
 
     @override
     async def async_process(
@@ -226,6 +232,8 @@ class _PayloadFilter(AsyncMiddleware):
         if req.mode != "http" and (field := bad_field(req.body)):
             self._log.warning("event.rejected", reason="malformed", field=field)
             return BoltResponse(status=200, body="")
+        if kind in _CLICKED and (known := self._identity()):
+            req.body["team"] = {"id": known.team_id}
         return await next()
 
 
@@ -286,7 +294,7 @@ def create_bolt_app(
         surfaces=surfaces,
         hearing=hearing,
     )
-    app.middleware(_PayloadFilter())
+    app.middleware(_PayloadFilter(identity))
     app.event("app_mention")(listeners.message)
     app.event("message")(listeners.message)
     app.event("agent_session_stopped")(listeners.session_stopped)

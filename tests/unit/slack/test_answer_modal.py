@@ -105,14 +105,15 @@ async def test_a_forged_one_says_nothing(
     assert slack_server.arguments("views.open") == []
 
 
+@pytest.mark.parametrize("team", [{"id": "T1"}, {"id": "T9"}, None])
 async def test_people_of_other_companies_are_told_by_the_desk(
-    app: AsyncApp, intake: RecordingIntake
+    app: AsyncApp, intake: RecordingIntake, team: object
 ) -> None:
-    """Which knows to whom the question is."""
-    assert (await send(app, "words", user={"id": "U9", "team_id": "T9"}))[0] == 200
-    (heard,) = intake.heard
-    assert isinstance(heard, Press)
-    assert heard.is_external
+    """Which knows to whom the question is; wherever they look at it, in a channel that is shared with them."""
+    theirs = {"user": {"id": "U9", "team_id": "T9"}, "team": team}
+    assert (await send(app, "words", **theirs))[0] == 200
+    assert await press(app, CHOOSE_ACTIONS[1], **theirs) == 200
+    assert [one.is_external for one in intake.heard if isinstance(one, Press)] == [True, True]
 
 
 async def test_what_cannot_be_shown_or_kept(

@@ -120,7 +120,8 @@ async def test_values_of_any_shape_are_borne(
     "fields",
     [
         {"user": {"id": "U1", "team_id": "T2"}},
-        {"team": None},
+        {"user": {"id": "U1", "team_id": "T2"}, "team": {"id": "T2"}},
+        {"user": {"id": "U1"}},
         {"user": {"id": "U 1", "team_id": "T1"}},
     ],
 )
