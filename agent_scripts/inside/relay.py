@@ -9,6 +9,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -17,6 +18,8 @@ import time
 from pathlib import Path
 
 _MAX_CONNECTIONS = 64
+_MAX_EGRESS_CONNECTIONS = 160
+"""More than the proxy lets one run have, asked for or not: it is the proxy that says no."""
 _CONNECT_TIMEOUT_S = 10
 _BROKER_WAIT_S = 15.0
 _BROKER_PAUSE_S = 0.2
@@ -46,16 +49,23 @@ def start_egress(broker: str) -> None:
     if not port:
         return
     try:
-        start_relay(str(Path(broker).with_name(_EGRESS)), port=int(port))
+        proxy = str(Path(broker).with_name(_EGRESS))
+        start_relay(proxy, port=int(port), limit=_MAX_EGRESS_CONNECTIONS)
     except OSError as exc:
         if exc.errno != errno.EADDRINUSE:  # else another relay of this sandbox is there
             raise
 
 
-def start_relay(broker_socket: str, wait_s: float = _BROKER_WAIT_S, *, port: int = 0) -> str:
+def start_relay(
+    broker_socket: str,
+    wait_s: float = _BROKER_WAIT_S,
+    *,
+    port: int = 0,
+    limit: int = _MAX_CONNECTIONS,
+) -> str:
     """Serves from daemon threads until this process ends. A broker that is not there is waited for so long.
 
-    `port`: 0 = any that is free.
+    `port`: 0 = any that is free. `limit`: of connections at once; more wait in the kernel's backlog.
 
     Returns:
         The relay's base URL, `http://127.0.0.1:PORT`.
@@ -64,17 +74,20 @@ def start_relay(broker_socket: str, wait_s: float = _BROKER_WAIT_S, *, port: int
         OSError: the port is taken.
     """
     threading.stack_size(_STACK_BYTES)
-    listener = socket.create_server(("127.0.0.1", port), backlog=_MAX_CONNECTIONS)
-    threading.Thread(
-        target=_accept, args=(listener, broker_socket, _Absence(wait_s)), daemon=True
-    ).start()
+    listener = socket.create_server(("127.0.0.1", port), backlog=limit)
+    free = threading.BoundedSemaphore(limit)
+    serving = (listener, broker_socket, _Absence(wait_s), free)
+    threading.Thread(target=_accept, args=serving, daemon=True).start()
     return f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
-def _accept(listener: socket.socket, broker_socket: str, absence: _Absence) -> None:
-    free = threading.BoundedSemaphore(_MAX_CONNECTIONS)
+def _accept(
+    listener: socket.socket,
+    broker_socket: str,
+    absence: _Absence,
+    free: threading.BoundedSemaphore,
+) -> None:
     while True:
-        # More connections than that wait in the kernel's backlog.
         free.acquire()  # the connection's thread gives it back
         try:
             _accept_one(listener, broker_socket, absence, free)
@@ -115,7 +128,17 @@ def _serve(
         upward = threading.Thread(target=_copy, args=(client, broker), daemon=True)
         upward.start()
         _copy(broker, client)
+        _until_over(broker)
+        with contextlib.suppress(OSError):
+            client.shutdown(socket.SHUT_RDWR)  # which ends the other direction
         upward.join()
+
+
+def _until_over(broker: socket.socket) -> None:
+    """Waits until the broker has closed both directions, or the client its own: who was answered and goes on to hold its connection takes nobody's place."""
+    over = select.poll()
+    over.register(broker, 0)  # a hang-up is told in any case
+    over.poll()
 
 
 class _Absence:

@@ -276,7 +276,7 @@ class EgressProxy:
         except HelloError as exc:
             reason = str(exc)
         except TimeoutError:
-            reason = "its TLS did not begin in time"
+            reason = "did not begin its TLS in time"
         self._refuse(grant, request.host, reason)
         raise ConnectionAbortedError(reason)
 

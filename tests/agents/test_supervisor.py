@@ -263,6 +263,36 @@ async def test_relay_copies_both_ways_and_half_closes(tmp_path: Path, clients: i
     assert answers == [sent.upper()] * clients
 
 
+async def test_relay_has_room_for_others_once_one_is_answered(tmp_path: Path) -> None:
+    """Whoever was answered may hold on to the connection, as clients do with one that was refused; who is still written to keeps it."""
+    path = tmp_path / "broker.sock"
+    held: list[asyncio.StreamWriter] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"no\n")
+        if await reader.readline() == b"go on\n":
+            writer.write_eof()  # one direction alone
+            held.append(writer)
+            assert await reader.read() == b"more"
+        writer.close()
+
+    async with await asyncio.start_unix_server(answer, str(path)), asyncio.timeout(30):
+        port = int(start_relay(str(path), limit=2).rpartition(":")[2])
+        reader, going = await asyncio.open_connection("127.0.0.1", port)
+        going.write(b"go on\n")
+        assert await reader.read() == b"no\n"
+        for _ in range(5):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            held.append(writer)
+            writer.write(b"end\n")
+            assert await reader.read() == b"no\n"
+        going.write(b"more")
+        going.write_eof()
+        await until(held[0].is_closing)
+    for writer in (going, *held):
+        writer.close()
+
+
 async def test_relay_holds_nothing_back(tmp_path: Path) -> None:
     """The pieces of a stream do not wait until the one before is acknowledged."""
     path = tmp_path / "broker.sock"

@@ -184,10 +184,10 @@ def lines_of(row: Mapping[str, object]) -> Iterator[str]:
 
 
 def _line_of_host(use: Mapping[str, object]) -> str:
-    told = f"{use['host']}: {use['connections']} connections, {use['sent_bytes']} bytes out, {use['received_bytes']} in"
-    return (
-        f"{told}; refused {use['refusals']} times: it {use['reason']}" if use["refusals"] else told
-    )
+    host = use["host"] or "(no name)"
+    if use["refusals"] and not use["connections"]:
+        return f"{host}: refused {use['refusals']} times: {use['reason']}".removesuffix(": ")
+    return f"{host}: {use['connections']} connections, {use['sent_bytes']} bytes out, {use['received_bytes']} in"
 
 
 def _line_of_step(one: Mapping[str, Any]) -> str:
