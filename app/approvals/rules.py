@@ -19,6 +19,7 @@ rules: of hosts those on the list of `ORION_EGRESS_HOSTS`.
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -30,6 +31,14 @@ CHANNEL: Final = "channel"
 OPERATORS: Final = "operators"
 ROLES: Final = (ASKER, CHANNEL, OPERATORS)
 """Who may answer, beside groups, and people by their ids: whoever asked the question, everybody in its channel, `ORION_OPERATORS`."""
+
+
+_PERSON = re.compile(r"[UW][A-Z0-9]+")
+
+
+def is_person(one: str) -> bool:
+    """Whether who may answer is a person's id; else it is a group's name, if no role."""
+    return _PERSON.fullmatch(one) is not None
 
 
 class DeedKind(StrEnum):
@@ -44,6 +53,14 @@ class DeedKind(StrEnum):
     """Of the agent to a person: no rule is about that."""
 
 
+_KIND_WORDS: Final = {
+    DeedKind.TOOL: "the tool",
+    DeedKind.PUSH: "the push to",
+    DeedKind.PULL_REQUEST: "a pull request in",
+    DeedKind.HOST: "the host",
+    DeedKind.OWN_KEY: "spending from your own key for",
+    DeedKind.QUESTION: "the question",
+}
 RULED_KINDS: Final = tuple(kind for kind in DeedKind if kind is not DeedKind.QUESTION)
 
 
@@ -64,6 +81,11 @@ class Deed:
     """What it is done with: a tool's arguments, or the ids of the commits that are pushed."""
     beside: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """What else it holds, of which no rule says anything. With the arguments it is all that makes it this deed and no other."""
+
+    @property
+    def words(self) -> str:
+        """Returns what it is, for people and agents: `the push to github.com/acme/api`."""
+        return f"{_KIND_WORDS[self.kind]} {self.target}"
 
     @property
     def digest(self) -> str:
@@ -89,11 +111,18 @@ class ApprovalRule:
 
     @property
     def words(self) -> str:
-        """Returns what it says of which deeds, for people: `tool = "linear.*" with team = "ops"`. No two rules that differ there have the same."""
-        said = [f'{self.kind} = "{self.pattern}"']
+        """Returns what it says of which deeds, for people, as it is written: `tool = "linear.*" with team = "ops"`. No two rules that differ there have the same."""
+        said = [f'{self.kind} = "{self._written}"']
         if self.arguments:
             said.append(", ".join(f'{name} = "{one}"' for name, one in self.arguments.items()))
         return " with ".join(said) + (f" in {self.channel}" if self.channel else "")
+
+    @property
+    def _written(self) -> str:
+        """Returns the pattern without what is meant where it is left out: any host of repositories, and TLS's port."""
+        if self.kind in (DeedKind.PUSH, DeedKind.PULL_REQUEST):
+            return self.pattern.removeprefix("*/")
+        return self.pattern.removesuffix(":443") if self.kind is DeedKind.HOST else self.pattern
 
     @property
     def folded_pattern(self) -> str:

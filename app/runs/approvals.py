@@ -20,7 +20,16 @@ from app.approvals.records import (
     TooManyWaitingError,
     Unanswered,
 )
-from app.approvals.rules import ASKER, CHANNEL, OPERATORS, ApprovalRule, Decision, Deed, DeedKind
+from app.approvals.rules import (
+    ASKER,
+    CHANNEL,
+    OPERATORS,
+    ApprovalRule,
+    Decision,
+    Deed,
+    DeedKind,
+    is_person,
+)
 from app.approvals.showing import TooLongToShowError, render_deed
 from app.audit.records import Act, AuditEntry
 from app.errors import ErrorCode, LeaseLostError, OrionError
@@ -149,8 +158,8 @@ class ApprovalDesk:
         decision = rule.decision if rule is not None else Decision.ALLOW
         if rule is not None:
             await self._ports.approvals.count({rule.words: 1})
-        if decision is Decision.DENY:
-            raise NotApprovedError(f"{deed.target} is not allowed here")
+        if rule is not None and decision is Decision.DENY:
+            raise NotApprovedError(f"{deed.words} is not allowed here (rule {rule.words})")
         allowed = None
         if run is not None and rule is not None and decision is Decision.ASK:
             allowed = await self._ask_for(run, rule, deed)
@@ -221,8 +230,11 @@ class ApprovalDesk:
             until = max(until, ended)
         return waited.total_seconds()
 
-    async def press(self, press: Press) -> None:
-        """Counts what a person says; who may not say it, or says it too late, is told so alone.
+    async def press(self, press: Press) -> str:
+        """Counts what a person says. Who may not say it, or says it too late, is told so alone, unless they have written something.
+
+        Returns:
+            Why it has changed nothing, a sentence; empty when it has, or nothing like it waits.
 
         Raises:
             TimeoutError: the database is sick; do not acknowledge.
@@ -233,7 +245,7 @@ class ApprovalDesk:
             run = await self._ports.store.get(RunId(approval.run_id)) if approval else None
             if approval is None or run is None:
                 _log.info("event.ignored", reason="nothing_to_approve", approval=press.approval_id)
-                return
+                return ""
             problem = why_not_answer(approval, press, self._policy)
             if not problem:
                 answer = ApprovalAnswer(
@@ -251,23 +263,24 @@ class ApprovalDesk:
                 problem = _WHY_NOT.get(answered, "") if isinstance(answered, str) else ""
             if problem:
                 await self._ports.audit.add(self._entry(approval, press, refused=problem))
-        if problem:
-            thread = run.request.thread
-            with suppress(TimeoutError):
-                async with asyncio.timeout_at(until):
-                    await self._ports.replies.show_ephemeral(thread, user=press.user, text=problem)
-            return
-        _log.info(
-            "approval.answered",
-            run_id=run.id,
-            approval=approval.id,
-            user=press.user,
-            is_allowed=press.is_allowed,
-        )
-        self._wake(approval.id)
-        with suppress(TimeoutError):  # `keep` does what is left
+        if not problem:
+            _log.info(
+                "approval.answered",
+                run_id=run.id,
+                approval=approval.id,
+                user=press.user,
+                is_allowed=press.is_allowed,
+            )
+            self._wake(approval.id)
+        with suppress(TimeoutError):  # of a card `keep` does what is left
             async with asyncio.timeout_at(until):
-                await self._tell(approval.id)
+                if not problem:
+                    await self._tell(approval.id)
+                elif not press.text:
+                    await self._ports.replies.show_ephemeral(
+                        run.request.thread, user=press.user, text=problem
+                    )
+        return problem
 
     def _entry(self, approval: Approval, press: Press, *, refused: str = "") -> AuditEntry:
         """Returns what is kept of what a person says to an approval or a question."""
@@ -367,14 +380,14 @@ class ApprovalDesk:
                 return answered
             case ApprovalState.WAITING:
                 raise StillWaitingError(
-                    f"waiting for a person to allow {deed.target}: do exactly the same again to go on waiting, "
+                    f"waiting for a person to allow {deed.words}: do exactly the same again to go on waiting, "
                     "or tell the person what you would do"
                 )
             case ApprovalState.DENIED:
-                raise NotApprovedError(f"a person said no to {deed.target}: it is not done")
+                raise NotApprovedError(f"a person said no to {deed.words}")
             case ApprovalState.EXPIRED:
                 raise ExpiredError(
-                    f"nobody allowed {deed.target} in time, which is no refusal: it is not done yet"
+                    f"nobody allowed {deed.words} in time, which is no refusal: it is not done yet"
                 )
             case ApprovalState.USED if not answered.is_once:
                 return None
@@ -500,7 +513,12 @@ def may_answer(approval: Approval, user: str, policy: RunPolicy) -> bool:
 def who_may_answer(approval: Approval) -> str:
     """Returns it in words, without names."""
     people = "somebody whom the operator has named"
-    return " or ".join(dict.fromkeys(_ROLE_WORDS.get(one, people) for one in approval.by))
+    return " or ".join(
+        dict.fromkeys(
+            _ROLE_WORDS.get(one) or (people if is_person(one) else f"somebody of {one}")
+            for one in approval.by
+        )
+    )
 
 
 _ROLE_WORDS: Final = {

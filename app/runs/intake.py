@@ -492,13 +492,16 @@ class Intake:
                     return await self._withdraw(run, user=user, at=now)
         return False
 
-    async def press(self, press: Press) -> None:
+    async def press(self, press: Press) -> str:
         """Counts what a person says to what waits for a yes.
+
+        Returns:
+            Why it has changed nothing, a sentence; empty when it has, or nothing like it waits.
 
         Raises:
             TimeoutError: the database is sick; do not acknowledge.
         """
-        await self._desk.press(press)
+        return await self._desk.press(press)
 
     async def show_log(self, run_id: RunId, *, user: str, is_external: bool = False) -> None:
         """Shows a person how a run's log ends, or else what its record says went wrong; whoever may not use Orion is told so.

@@ -1,10 +1,9 @@
 """The card of what waits for a person: what would be done, exactly, or what the agent asks, and who may answer; afterwards the record of what was said."""
 
-import re
 from typing import Any, Final
 
 from app.approvals.records import Approval, ApprovalState
-from app.approvals.rules import ASKER, CHANNEL, OPERATORS, DeedKind
+from app.approvals.rules import ASKER, CHANNEL, OPERATORS, DeedKind, is_person
 from app.approvals.showing import visible
 from app.slack.actions import (
     ALLOW_ACTION,
@@ -25,7 +24,6 @@ _DEEDS: Final = {
 }
 MAX_CODE_BLOCKS: Final = 5
 """Enough for `app.approvals.showing.MAX_CHARS`."""
-_PERSON: Final = re.compile(r"[UW][A-Z0-9]+")
 _ANSWERED: Final = "✅ *Answered*"
 _HALF: Final = "⌛ *Expired*: too few people answered in time, which is no refusal"
 _QUESTION_ENDS: Final = {
@@ -54,14 +52,21 @@ def render_approval(approval: Approval) -> MessagePart:
     if approval.state is ApprovalState.WAITING:
         blocks.append(section(f"✋ {asks}. May I?"))
     else:
-        is_half = approval.state is ApprovalState.EXPIRED and approval.answers
-        blocks.append(section(f"{_HALF if is_half else _ENDS[approval.state]}: {deed}"))
+        blocks.append(section(f"{_end(approval)}: {deed}"))
     if approval.shown:
         blocks += code(approval.shown, blocks=MAX_CODE_BLOCKS)
     blocks.append(context(_facts(approval)))
     if approval.state is ApprovalState.WAITING:
         blocks.append(_buttons(approval))
     return MessagePart(blocks=tuple(blocks), text=f"{asks}: {approval.state}")
+
+
+def _end(approval: Approval) -> str:
+    if approval.state is ApprovalState.EXPIRED and approval.answers:
+        return _HALF
+    # A host that may be tried need not be there.
+    is_tried = approval.kind is DeedKind.HOST and approval.state is ApprovalState.USED
+    return _ENDS[ApprovalState.ALLOWED if is_tried else approval.state]
 
 
 def _render_question(approval: Approval) -> MessagePart:
@@ -100,8 +105,7 @@ def _people(approval: Approval) -> list[str]:
     """Returns who may answer and until when, and who has."""
     facts = []
     if approval.state is ApprovalState.WAITING:
-        wanted = f"{approval.people} of " if approval.people > 1 else ""
-        facts.append(f"for {wanted}{_who(approval)}")
+        facts.append(f"for {_who(approval)}")
         stamp = int(approval.until.timestamp())
         facts.append(f"until <!date^{stamp}^{{time}}|{approval.until:%H:%M} UTC>")
     for one in approval.answers:
@@ -119,12 +123,15 @@ def _who(approval: Approval) -> str:
         CHANNEL: "anybody here who may use me",
         OPERATORS: "an operator",
     }
-    return " or ".join(words.get(one) or _named(one) for one in approval.by)
+    people = [words.get(one) or _named(one) for one in approval.by]
+    if approval.people == 1:
+        return " or ".join(people)
+    return f"{approval.people} people together: {', '.join(people)}"
 
 
 def _named(one: str) -> str:
     """Returns a person so that Slack shows their name, a group by its own."""
-    return f"<@{one}>" if _PERSON.fullmatch(one) else f"`{plain(one)}`"
+    return f"<@{one}>" if is_person(one) else f"`{plain(one)}`"
 
 
 def _buttons(approval: Approval) -> Block:

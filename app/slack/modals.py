@@ -124,7 +124,7 @@ class AnswerModal:
             "close": plain("Cancel"),
             "blocks": [
                 *_question_above(body),
-                input_block(_ANSWER, "What shall I do?", element) | {"optional": False},
+                input_block(_ANSWER, "In your words", element) | {"optional": False},
             ],
         }
         await open_modal(self._api, body, view, timeout_s=self._open_timeout_s)
@@ -143,7 +143,8 @@ class AnswerModal:
                 text=written.strip()[:MAX_TEXT_CHARS],
                 is_external=member_of(body) is None,
             )
-            await self._intake.press(press)
+            if problem := await self._intake.press(press):
+                return {_ANSWER: problem}
         return {}
 
 

@@ -82,9 +82,9 @@ class Scene:
         rows: list[Approval] = list(await self.store.approvals.of_run(self.run.id))
         return rows[number - 1]
 
-    async def press(self, user: str, *, number: int = 1, says: bool = True, **more: Any) -> None:
+    async def press(self, user: str, *, number: int = 1, says: bool = True, **more: Any) -> str:
         row = await self.card(number)
-        await self.desk.press(Press(approval_id=row.id, user=user, is_allowed=says, **more))
+        return await self.desk.press(Press(approval_id=row.id, user=user, is_allowed=says, **more))
 
 
 @asynccontextmanager

@@ -63,7 +63,7 @@ async def test_a_yes_lets_exactly_this_through_once(tmp_path: Path) -> None:
         assert await other == ""
         assert not again.done()
         await scene.press(scene.run.request.user, number=2, says=False)
-        assert "said no to linear.create_issue" in await again
+        assert "said no to the tool linear.create_issue" in await again
 
 
 async def test_nobody_has_answered_yet(tmp_path: Path) -> None:
@@ -306,7 +306,7 @@ async def test_a_rule_says_no_or_says_nothing(tmp_path: Path) -> None:
         await scene.approve(replace(DEED, target="linear.list_issues"))
         await scene.approve(replace(DEED, target="notion.search"))
         assert scene.noted == ["noted"] * 2
-        assert "is not allowed here" in await scene.approved()
+        assert "is not allowed here (rule " in await scene.approved()
         assert scene.replies.cards == []
 
 

@@ -127,7 +127,7 @@ async def test_who_may_change_a_channels_defaults(tmp_path: Path) -> None:
     ("user", "told"),
     [
         ("U2", ""),
-        ("U9", "This is for somebody whom the operator has named or an operator to answer"),
+        ("U9", "This is for somebody of backend or an operator to answer"),
         ("U3", "You may not answer here (permissions[0] of orion.toml)"),
     ],
 )

@@ -51,8 +51,12 @@ async def test_a_question_is_answered(tmp_path: Path, press: dict[str, Any], tol
         assert (await asking).startswith(told)
         assert (await ask(scene)).startswith(told)
         assert len(await scene.store.approvals.of_run(scene.run.id)) == 1
-        await scene.press(scene.run.request.user, text="too late")
-        assert "its answer already" in scene.replies.ephemerals[-1][2]
+        late = await scene.press(scene.run.request.user, option=0)
+        assert "its answer already" in late
+        assert scene.replies.ephemerals[-1][2] == late
+        told_so_far = len(scene.replies.ephemerals)
+        assert await scene.press(scene.run.request.user, text="too late") == late
+        assert len(scene.replies.ephemerals) == told_so_far  # the form says it
 
 
 async def test_an_option_is_answered_as_people_saw_it(tmp_path: Path) -> None:

@@ -132,6 +132,9 @@ _HISTORY = re.compile(
 """As `agent_scripts/cli_agent.py` writes it for agents that take one text."""
 _TITLE = re.compile(r"\btitle generator\b|\bgenerate a (?:short |brief )?title\b", re.IGNORECASE)
 """In the system prompt of a call that an agent makes for itself (OpenCode 1.18.33)."""
+_STILL_WAITING = "again to go on waiting"
+"""In what Orion gives an agent back whose deed or question waits for a person."""
+_MAX_REPEATS = 100
 _GREETING = "Hello! I am Orion's offline model: no real model is connected, so I only show that everything works."
 _HINT = (
     "Try `run: ls -la`, `edit: notes.txt`, `!markdown`, `!long`, `!slow 20`, or a failure such as `!429`; "
@@ -234,7 +237,8 @@ class _Conversation:
     previous_user: str = ""
     previous_assistant: str = ""
     outputs: list[str] = field(default_factory=list)
-    """What tools gave back since `asked`."""
+    """What tools gave back since `asked`, without what is to be called again."""
+    repeats: int = 0
     told: list[str] = field(default_factory=list)
     """What was said meanwhile, which `asked` holds as well."""
 
@@ -244,7 +248,10 @@ def _read_conversation(messages: Sequence[Message]) -> _Conversation:
     last_assistant = ""
     for message in messages:
         if message.role == "tool":
-            seen.outputs.append(message.text)
+            if _STILL_WAITING in message.text and seen.repeats < _MAX_REPEATS:
+                seen.repeats += 1
+            else:
+                seen.outputs.append(message.text)
         elif message.role == "assistant":
             last_assistant = message.text or last_assistant
         elif message.is_beside:

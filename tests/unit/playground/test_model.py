@@ -145,6 +145,26 @@ async def test_steps_follow_each_other_and_end_in_a_report(client: httpx.AsyncCl
     assert "and I answered: “I am Orion's offline model." in text
 
 
+async def test_what_waits_for_a_person_is_called_again(client: httpx.AsyncClient) -> None:
+    """As Orion asks an agent to, for as long as nobody has answered."""
+    body = _body("run: git push\nedit: a.md")
+    waiting = (
+        "waiting for a person to allow the push to a/b: do exactly the same again to go on waiting"
+    )
+    names = []
+    for output in (waiting, waiting, "pushed", "wrote it"):
+        message = (await client.post("/v1/messages", json=body)).json()
+        call = message["content"][-1]
+        names.append(call["name"])
+        result = {"type": "tool_result", "tool_use_id": call["id"], "content": output}
+        body["messages"] += [
+            {"role": "assistant", "content": message["content"]},
+            {"role": "user", "content": [result]},
+        ]
+    assert names == ["shell"] * 3 + ["edit_file"]
+    assert "pushed" in _text((await client.post("/v1/messages", json=body)).json())
+
+
 async def test_tool_that_is_not_offered_is_not_called(client: httpx.AsyncClient) -> None:
     """A model cannot call what it was not given."""
     message = await _ask(client, "run: ls", tools=[])

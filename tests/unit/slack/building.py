@@ -49,8 +49,9 @@ class RecordingIntake(Intake):
         self._hear(intent)
 
     @override
-    async def press(self, press: Press) -> None:
+    async def press(self, press: Press) -> str:
         self._hear(press)
+        return "This is for an operator to answer." if press.is_external else ""
 
     @override
     async def revise(self, revision: Revision) -> bool:

@@ -84,10 +84,17 @@ def test_afterwards_it_is_the_record(state: ApprovalState, words: str) -> None:
 
 def test_two_people_and_one_has_said_yes() -> None:
     """It still asks, and says so."""
-    half = replace(WAITING, people=2, by=("operators",), answers=(YES,))
-    assert "for 2 of an operator" in shown(half)
+    half = replace(WAITING, people=2, by=("operators", "asker"), answers=(YES,))
+    assert f"for 2 people together: an operator, <@{WAITING.asker}> · until" in shown(half)
     assert "<@U9> said yes" in shown(half)
     assert ALLOW_ACTION in actions_of(half)
+
+
+def test_a_host_may_be_tried() -> None:
+    """Whether it could be reached is not known by then."""
+    used = replace(WAITING, kind=DeedKind.HOST, state=ApprovalState.USED, answers=(YES,))
+    assert "Allowed" in shown(used)
+    assert "let through" not in shown(used)
 
 
 def test_too_few_have_said_yes_in_time() -> None:
