@@ -21,6 +21,7 @@ TOOL_DEFINITION: Final[Mapping[str, Any]] = {
     "name": TOOL,
     "description": (
         "Ask a person in Slack something that you need to know to go on and cannot find out yourself; waits for the answer. "
+        "It stands for AskUserQuestion and whatever else you know for asking. "
         "Offer `options` where there are some: they become buttons; the person may also write another answer. "
         "Say in `otherwise` what you will do when nobody answers in time."
     ),

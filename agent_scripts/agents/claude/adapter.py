@@ -32,8 +32,8 @@ _WINDOW = re.compile(r"\[1m\]$", re.IGNORECASE)
 _TOOLS = ("Bash", "Edit", "NotebookEdit", "Read", "Task", "Write")
 """Those that do their work in the sandbox within the turn.
 
-Left out: WebSearch and WebFetch reach the network from elsewhere, AskUserQuestion and plans wait for a person, schedules and
-monitors outlive the turn. The full set also costs some 11,000 tokens of every request.
+Left out: WebSearch and WebFetch reach the network from elsewhere, AskUserQuestion (for which `ask_person` stands) and plans wait for a
+person, schedules and monitors outlive the turn. The full set also costs some 11,000 tokens of every request.
 """
 _SESSION = SessionArguments(
     called="session id of Claude Code",
