@@ -176,6 +176,21 @@ async def test_a_repository_that_cannot_be_had(
 
 
 @pytest.mark.long
+async def test_a_repository_that_can_be_had_later(prepared: Path, tmp_path: Path) -> None:
+    """The thread's next message, which says nothing of it, has its clone."""
+    server = GitServer(root=tmp_path / "git")
+    async with open_with_repositories(tmp_path, prepared, server) as stage:
+        ts = await stage.client.say("@Orion repo=acme/api run: ls")
+        assert "There is no repository acme/api" in text_of(await stage.answer(ts))
+        server.filled("acme/api", {"README": "one\n"})
+        shown = await stage.client.say("@Orion settings", thread_ts=ts)
+        told = text_of(await stage.answer(shown, thread_ts=ts))
+        assert "repo: `acme/api` (thread)" in told
+        second = await stage.client.say("@Orion run: cat README", thread_ts=ts)
+        assert "one" in text_of(await stage.answer(second, thread_ts=ts))
+
+
+@pytest.mark.long
 async def test_an_empty_one_a_wrong_token_a_sick_api(prepared: Path, tmp_path: Path) -> None:
     """An empty repository begins on the branch; a wrong token is told; an API that fails costs the link, not the answer."""
     server = GitServer(root=tmp_path / "git", is_api_sick=True)

@@ -133,7 +133,9 @@ class Repositories:
         if not repo:
             return None
         if session.mount_dir:
-            raise _unavailable(f"agents work in a directory of the operator's here, not in {repo}")
+            raise _unavailable(
+                f"agents work in a directory of the operator's here, not in {repo}; write repo=none"
+            )
         key_of = self.policy.key_of
         is_same = key_of(attempt.choice.repo.value) == key_of(session.repo)
         if session.repo and attempt.choice.repo.is_said and not is_same:
