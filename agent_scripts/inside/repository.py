@@ -280,6 +280,9 @@ def _take_prepared(
     git.run(*here, *_OF_A_COPY, "checkout", "-q", "-f", "-B", own, tip)
     git.run(*here, "update-ref", _PUBLISHED if start == own else _BASE, "HEAD")
     git.run(*here, "update-ref", "-d", _PREPARED)
+    git.run(
+        *here, "config", "remote.origin.url", url
+    )  # the agent's git is led by it, in this spelling
     _name_committer(config, git, target)
     locks = [f":(glob)**/{name}" for name in _LOCKS]
     changed = git.run(*here, "diff", "--no-ext-diff", "--name-only", prepared, "HEAD", "--", *locks)
@@ -293,7 +296,8 @@ def _is_own(git: Git, target: Path, url: str) -> bool:
     if not url:
         return True
     config = str(target / ".git/config")
-    return git.try_to("config", "--file", config, "--get", "remote.origin.url")[1].strip() == url
+    origin = git.try_to("config", "--file", config, "--get", "remote.origin.url")[1].strip()
+    return origin.casefold() == url.casefold()  # as hosts of code, and the broker, read it
 
 
 def _branches(git: Git, url: str) -> RemoteBranches:

@@ -399,6 +399,17 @@ async def test_a_prepared_clone_of_another_branch(tmp_path: Path) -> None:
         assert (rig.work / "deps/one").exists()
 
 
+async def test_a_prepared_clone_of_another_spelling(tmp_path: Path) -> None:
+    """It is the repository all the same, whose agent's git knows it as the thread does."""
+    async with open_repository(tmp_path) as rig:
+        await rig.prepare("deps/one")
+        rig.task = replace(rig.task, url=rig.task.url.replace("acme/api", "Acme/API"))
+        report = await rig.clone()
+        assert (report.problem, report.is_prepared) == (None, True)
+        assert (rig.work / "deps/one").exists()
+        assert git(rig.work, "remote", "get-url", "origin") == rig.task.url
+
+
 @pytest.mark.parametrize("damage", ["objects", "HEAD", "config"])
 async def test_a_prepared_clone_that_is_damaged(tmp_path: Path, damage: str) -> None:
     """What a set-up has made of git's files keeps nobody from a clone."""

@@ -129,7 +129,7 @@ class Repositories:
         Raises:
             OrionError: REPO_UNAVAILABLE, the message asks for another one than its thread has, or for another branch to begin from.
         """
-        repo = session.repo or attempt.choice.repo.value
+        repo = session.repo or self.policy.spelling_of(attempt.choice.repo.value)
         if not repo:
             return None
         if session.mount_dir:

@@ -153,16 +153,17 @@ class Preparations:
     def name_of(self, repo: str, environment_id: SnapshotId | None) -> str:
         """Returns the name of the snapshot of a repository on that environment; empty = it has no set-up.
 
-        It changes with the environment, the lines and the hosts. Whether files that say what is to be installed have changed
+        It changes with the environment, the lines, the hosts and the operator's spelling. Whether files that say what is to be installed have changed
         since shows in the clone.
         """
         lines = self._policy.setup_of(repo)
         if not lines:
             return ""
         hosts = [str(entry) for entry in self._hosts.of("", repo)]
-        made_of = [environment_id, self._policy.key_of(repo), lines, hosts]
+        spelling = self._policy.spelling_of(repo)
+        made_of = [environment_id, spelling, lines, hosts]
         digest = hashlib.sha256(json.dumps(made_of).encode()).hexdigest()
-        return f"{NAME_PREFIX}{_plain(repo)}-{digest[:12]}"
+        return f"{NAME_PREFIX}{_plain(spelling)}-{digest[:12]}"
 
     async def find(self, repo: str, ground: Ground) -> SnapshotRef | None:
         """Returns where a new thread in the repository begins; None = there is nothing prepared. What is missing or old is made meanwhile."""
@@ -231,7 +232,7 @@ class Preparations:
                     sandbox=sandbox,
                     ground=ground,
                     endpoint_id=endpoint_id,
-                    repo=repo,
+                    repo=self._policy.spelling_of(repo),
                 )
                 await work.clone()
                 for number, line in enumerate(self._policy.setup_of(repo), 1):

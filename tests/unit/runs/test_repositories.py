@@ -194,6 +194,18 @@ def test_a_thread_knows_its_repository_in_any_spelling() -> None:
         repositories.find(_attempt("acme/other"), has, "/work")
 
 
+def test_a_prepared_repository_is_spelt_as_the_operator_does() -> None:
+    """In a new thread, whose directory is that of the copy; an older one goes on in its own."""
+    repositories, _ = _repositories(setup={"Acme/Api": ("make",)})
+    asked = _attempt("acme/API.git")
+    new = repositories.find(asked, _SESSION, "/work")
+    assert new is not None
+    assert (new.name, new.directory) == ("Acme/Api", "/work/Api")
+    old = repositories.find(asked, replace(_SESSION, repo="acme/API"), "/work")
+    assert old is not None
+    assert old.directory == "/work/API"
+
+
 async def test_the_branch_gets_its_name_with_the_clone() -> None:
     """Before, nothing may be written; then only what the clone took, which the session remembers."""
     repositories, sessions = _repositories()
