@@ -129,6 +129,20 @@ async def test_what_it_leaves(scene: Scene) -> None:
     assert [info for info in await scene.provider.list() if info.running] == []
 
 
+async def test_what_it_makes_of_git_reaches_no_thread(scene: Scene) -> None:
+    """Its configuration is as the clone left it, and there are no hooks."""
+    lines = (
+        "git config core.fsmonitor 'touch /tmp/ran'; git config remote.origin.url https://x.test/",
+        "mkdir -p .git/hooks; cp /bin/true .git/hooks/post-checkout",
+    )
+    saved = await scene.with_lines(*lines).prepare(REPO, scene.ground)
+    said = await scene.run(saved.id, "sh", "-c", "cat api/.git/config; ls api/.git")
+    assert "fsmonitor" not in said
+    assert f"url = {scene.policy.github_url}/{REPO}.git" in said
+    assert "hooks" not in said.splitlines()
+    assert "email = orion@example.com" in said
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("line", "timeout_s", "why"),

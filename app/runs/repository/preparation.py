@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from agent_scripts.adapter import AgentCommand, AgentPaths, ExitReason
-from agent_scripts.repository import RepositoryTask
+from agent_scripts.repository import RepositoryReport, RepositoryTask
 from agent_scripts.supervision import (
     AgentExited,
     AgentLine,
@@ -316,6 +316,8 @@ class _Work:
     endpoint_id: SessionId
     repo: str
     found: ThreadRepository = field(init=False)
+    _git_config: str = field(init=False, default="", repr=False)
+    """As the clone left it."""
 
     def __post_init__(self) -> None:
         work = self.sandbox.paths.work
@@ -326,7 +328,8 @@ class _Work:
     async def clone(self) -> None:
         grant = self._grant(repository=RepositoryGrant(url=self.found.url, branch=""))
         async with self.ground.broker.open_grant(grant, _hooks()) as token:
-            await self._git("clone", token)
+            report = await self._git("clone", token)
+        self._git_config = report.git_config
 
     async def seal(self) -> None:
         await self._git("seal", "")
@@ -390,7 +393,7 @@ class _Work:
             return _REASONS.get(exited.reason, exited.reason), said
         return f"exit code {exited.exit_code}" if exited.exit_code else "", said
 
-    async def _git(self, action: Literal["clone", "seal"], token: str) -> None:
+    async def _git(self, action: Literal["clone", "seal"], token: str) -> RepositoryReport:
         task = RepositoryTask(
             action=action,
             broker=self.sandbox.paths.broker,
@@ -403,12 +406,14 @@ class _Work:
             email=self.policy.git_email,
             timeout_s=CLONE_TIMEOUT_S - _MARGIN_S,
             max_bytes=self.policy.max_bytes,
+            git_config=self._git_config,
         )
         report = await run_repository_task(
             self.sandbox, self._paths(action), task, timeout_s=CLONE_TIMEOUT_S
         )
         if report.problem is not None:
             raise PreparationError(why_not_cloned(report.problem, self.found))
+        return report
 
     def _paths(self, step: str) -> AgentPaths:
         paths = agent_paths(self.sandbox.paths)
