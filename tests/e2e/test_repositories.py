@@ -225,16 +225,19 @@ async def test_the_operators_commands_prepare_a_clone(prepared: Path, tmp_path: 
     git(other, "branch", "orion", "main")
     async with open_with_repositories(tmp_path, prepared, server) as stage:
         assert await stage.orion.terminate() == 0
-        commands = '["pwd >> ../prepared", "exit 3", "echo never >> ../prepared"]'
+        commands = (
+            '["pwd >> ../prepared", "echo no such tool >&2; exit 3", "echo never >> ../prepared"]'
+        )
         toml = f'[repositories."Acme/API.git"]\ninit = {commands}\n'
         (stage.orion.directory / "orion.toml").write_text(toml)
         await stage.orion.start()
         ts = await stage.client.say("@Orion repo=acme/api run: cat ../prepared")
         told = text_of(await stage.answer(ts))
-        assert "Command 2 that prepares acme/api failed (exit code 3)." in told
+        said = "line 2, `echo no such tool >&2; exit 3`: exit code 3; no such tool"
+        assert f"The init of acme/api failed: {said}" in told
         assert (await _recorded(stage, ts)).count("/api\n") == 1
         second = await stage.client.say("@Orion run: cat ../prepared", thread_ts=ts)
-        assert "prepares" not in text_of(await stage.answer(second, thread_ts=ts))
+        assert "failed" not in text_of(await stage.answer(second, thread_ts=ts))
         assert (await _recorded(stage, second)).count("/api\n") == 1
         asked = "@Orion repo=acme/other pr=yes run: cat ../prepared; echo 2 > a"
         assert "No such file" in await stage.ask(asked)

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from agent_scripts.adapter import AgentCommand, AgentPaths, ExitReason
-from agent_scripts.repository import RepositoryReport, RepositoryTask
+from agent_scripts.repository import RepositoryReport, RepositoryTask, find_reason
 from agent_scripts.supervision import (
     AgentExited,
     AgentLine,
@@ -61,8 +61,9 @@ SAVING_S = 300.0
 MAX_OUTPUT_BYTES = 16 * 1024 * 1024
 MAX_LINE_BYTES = 64 * 1024
 MAX_TOLD_CHARS = 300
+LAST_LINES = 20
+"""Of what a command said that failed."""
 _OWN_BRANCH = "orion/prepared"
-_LAST_LINES = 20
 _NAME_CHARS = 40
 _MARGIN_S = 15.0
 """By which what runs inside is quicker than the wait for it."""
@@ -329,10 +330,17 @@ class _Work:
         grant = self._grant(repository=RepositoryGrant(url=self.found.url, branch=""))
         async with self.ground.broker.open_grant(grant, _hooks()) as token:
             report = await self._git("clone", token)
+        if report.problem is not None:
+            raise PreparationError(why_not_cloned(report.problem, self.found))
+        if report.is_empty:
+            raise PreparationError("there is no commit in it yet")
         self._git_config = report.git_config
 
     async def seal(self) -> None:
-        await self._git("seal", "")
+        report = await self._git("seal", "")
+        if report.problem is not None:
+            why = find_reason(report.detail) or report.problem
+            raise PreparationError(f"git does not work in it any more after its setup: {why}")
 
     async def run(self, line: str, number: int, *, until_s: float) -> None:
         """Runs one line as an agent would run: what it leaves in the background ends with it."""
@@ -365,7 +373,7 @@ class _Work:
 
     async def _watch(self, argv: Sequence[str], *, timeout_s: float) -> tuple[str, Sequence[str]]:
         """Returns why a line failed, if it did, and the last that it said."""
-        said: deque[str] = deque(maxlen=_LAST_LINES)
+        said: deque[str] = deque(maxlen=LAST_LINES)
         exited: AgentExited | None = None
         lines = RecordLines(MAX_LINE_BYTES * _RECORD_FACTOR)
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -408,12 +416,9 @@ class _Work:
             max_bytes=self.policy.max_bytes,
             git_config=self._git_config,
         )
-        report = await run_repository_task(
+        return await run_repository_task(
             self.sandbox, self._paths(action), task, timeout_s=CLONE_TIMEOUT_S
         )
-        if report.problem is not None:
-            raise PreparationError(why_not_cloned(report.problem, self.found))
-        return report
 
     def _paths(self, step: str) -> AgentPaths:
         paths = agent_paths(self.sandbox.paths)
