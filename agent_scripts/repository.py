@@ -75,6 +75,8 @@ class RepositoryTask:
     timeout_s: float
     max_bytes: int
     message: str = field(default="", repr=False)
+    git_config: str = field(default="", repr=False)
+    """To seal with: as the clone's report has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +98,8 @@ class RepositoryReport:
     """It was there, with what the operator's set-up had installed."""
     is_outdated: bool = False
     """Files that say what is to be installed have changed since."""
+    git_config: str = field(default="", repr=False)
+    """Of a clone that was just made: its configuration, as a file's text."""
     left_out: tuple[str, ...] = ()
     """Paths of repositories inside the repository, which were not pushed."""
 
@@ -135,6 +139,7 @@ def parse_report(text: str) -> RepositoryReport:
                     own_branch=str(report.get("own_branch", "")),
                     is_prepared=report.get("is_prepared") is True,
                     is_outdated=report.get("is_outdated") is True,
+                    git_config=str(report.get("git_config", "")),
                     left_out=tuple(map(str, report.get("left_out") or ())),
                 )
             case _:

@@ -221,7 +221,7 @@ def clone(config: dict[str, Any], git: Git) -> dict[str, Any]:
         git.run("-C", str(temporary), "update-ref", known, "HEAD")
     _name_committer(config, git, temporary)
     temporary.rename(target)
-    return begun
+    return {**begun, "git_config": (target / ".git/config").read_text("utf-8")}
 
 
 def _name_committer(config: dict[str, Any], git: Git, directory: Path) -> None:
@@ -230,15 +230,18 @@ def _name_committer(config: dict[str, Any], git: Git, directory: Path) -> None:
 
 
 def seal(config: dict[str, Any], git: Git) -> dict[str, Any]:
-    """Marks a clone as prepared. What its set-up left beside the repository's files is ignored, and what it made of these, and of where the clone is from, is taken back: it is no thread's change."""
-    here = ["-C", config["directory"]]
-    if Path(config["directory"]).is_symlink():
-        raise ProblemError("damaged")
+    """Marks a clone as prepared. What its set-up left beside the repository's files is ignored, and what it made of these is taken back: it is no thread's change. So is, before any git runs, what it made of the clone's configuration, hooks and attributes, by which git would run programs in each thread."""
+    target = Path(config["directory"])
+    here, repository = ["-C", str(target)], target / ".git"
+    if target.is_symlink() or repository.is_symlink() or not repository.is_dir():
+        raise ProblemError("damaged", "fatal: there is no .git directory any more")
+    for name in ("config", "commondir", "hooks", "info/attributes"):
+        _remove(repository / name)
+    (repository / "config").write_text(config["git_config"], "utf-8")
     git.run(*here, "read-tree", "HEAD")  # an index that knows nothing of the files: each is read
     git.try_to(*here, "update-index", "-q", "--refresh")
     git.run(*here, "checkout", "-q", "-f")
     ignore(config, git)
-    git.run(*here, "config", "remote.origin.url", config["url"])
     git.run(*here, "update-ref", _PREPARED, "HEAD")
     return {}
 
@@ -250,14 +253,20 @@ def ignore(config: dict[str, Any], git: Git) -> dict[str, Any]:
     listed = git.run("-C", str(target), *others)
     ignored = target / ".git/info/exclude"
     if ignored.parent.is_symlink() or not ignored.is_file():
-        shutil.rmtree(ignored.parent, ignore_errors=True)
-        ignored.parent.unlink(missing_ok=True)
+        _remove(ignored.parent)
         ignored.parent.mkdir()
     with ignored.open("a", encoding="utf-8", errors="surrogateescape") as file:
         for path in listed.split("\0"):
             if path and "\n" not in path:
                 file.write("/" + re.sub(r"([\\*?\[\]#! ])", r"\\\1", path) + "\n")
     return {}
+
+
+def _remove(path: Path) -> None:
+    """Whatever it is, if it is there; a link is not followed."""
+    shutil.rmtree(path, ignore_errors=True)
+    if os.path.lexists(path):
+        path.unlink()
 
 
 _OF_A_COPY = ("-c", "core.checkStat=minimal", "-c", "core.trustctime=false")
@@ -280,6 +289,9 @@ def _take_prepared(
     git.run(*here, *_OF_A_COPY, "checkout", "-q", "-f", "-B", own, tip)
     git.run(*here, "update-ref", _PUBLISHED if start == own else _BASE, "HEAD")
     git.run(*here, "update-ref", "-d", _PREPARED)
+    git.run(
+        *here, "config", "remote.origin.url", url
+    )  # the agent's git is led by it, in this spelling
     _name_committer(config, git, target)
     locks = [f":(glob)**/{name}" for name in _LOCKS]
     changed = git.run(*here, "diff", "--no-ext-diff", "--name-only", prepared, "HEAD", "--", *locks)
@@ -293,7 +305,8 @@ def _is_own(git: Git, target: Path, url: str) -> bool:
     if not url:
         return True
     config = str(target / ".git/config")
-    return git.try_to("config", "--file", config, "--get", "remote.origin.url")[1].strip() == url
+    origin = git.try_to("config", "--file", config, "--get", "remote.origin.url")[1].strip()
+    return origin.casefold() == url.casefold()  # as hosts of code, and the broker, read it
 
 
 def _branches(git: Git, url: str) -> RemoteBranches:

@@ -231,7 +231,7 @@ def prepare_repository(
 
 @repositories.command("list")
 def list_repositories(provider: Provider = None, as_json: AsJson = False) -> None:
-    """Those of orion.toml, and whether they are prepared; then what is left of earlier settings and environments."""
+    """Those of orion.toml, and for which agents they are prepared; then what is left of earlier settings and environments."""
     from app.cli.commands.repositories import line_of, list_prepared
 
     print_rows(
@@ -247,7 +247,7 @@ def remove_repositories(
     ] = False,
     provider: Provider = None,
 ) -> None:
-    """Remove what is prepared, by repository, name or id; threads keep their files, and the next one has it made anew."""
+    """Remove what is prepared, by repository (of all agents), name or id; threads keep their files, and the next one has it made anew."""
     from app.cli.commands.repositories import remove_prepared
 
     if bool(names) == old:

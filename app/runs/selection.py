@@ -16,7 +16,6 @@ from enum import StrEnum
 from pydantic import TypeAdapter
 
 from app.aio import retry_store
-from app.errors import ErrorCode
 from app.permissions.rules import Permissions, Thing
 from app.runs.model import ChannelChange, Run
 from app.runs.options import (
@@ -385,13 +384,12 @@ def _options_of_session(session: Session) -> RunOptions:
 def _options_of_run(run: Run) -> RunOptions:
     """Returns what its thread keeps of an earlier run: what it said, and who answered."""
     said: MessageOptions = run.request.options
-    has_repo = run.result.error_code is not ErrorCode.REPO_UNAVAILABLE
     return RunOptions(
         agent=run.agent,
         model=said.model,
         sandbox=said.sandbox,
-        repo=said.repo if has_repo else "",
-        branch=said.branch if has_repo else "",
+        repo=said.repo,
+        branch=said.branch,
     )
 
 

@@ -199,6 +199,12 @@ def _check_repository(name: str) -> str:
         raise ValueError("is no repository: write owner/name or https://…") from exc
 
 
+def _check_repository_table(name: str) -> str:
+    """Returns the name as it is: two tables of one repository would be one in its usual spelling, without a word."""
+    _check_repository(name)
+    return name
+
+
 def _check_instructions(text: str) -> str:
     if problem := find_instructions_problem(text):
         raise ValueError(problem)
@@ -219,6 +225,7 @@ _Word = Annotated[str, AfterValidator(_check_word)]
 _Agent = Annotated[str, AfterValidator(_check_agent)]
 _Channel = Annotated[str, AfterValidator(_check_channel)]
 _Repository = Annotated[str, AfterValidator(_check_repository)]
+_RepositoryName = Annotated[str, AfterValidator(_check_repository_table)]
 _Sandbox = Annotated[str, AfterValidator(_check_sandbox)]
 _FollowUps = Annotated[str, AfterValidator(_check_follow_ups)]
 _Command = Annotated[
@@ -293,7 +300,7 @@ class _File(BaseModel):
 
     channels: dict[_Channel, _ChannelTable] = Field(default_factory=dict)
     agents: dict[_Agent, _AgentTable] = Field(default_factory=dict)
-    repositories: dict[_Repository, _RepositoryTable] = Field(default_factory=dict)
+    repositories: dict[_RepositoryName, _RepositoryTable] = Field(default_factory=dict)
     prices: dict[_Model, _PriceTable] = Field(default_factory=dict)
     rules: list[_RuleTable] = Field(default_factory=list)
     questions: bool = False

@@ -22,6 +22,7 @@ from app.runs.policy import (
     FollowUpSettings,
     LimitSettings,
 )
+from app.runs.repository.names import repository_key
 from app.runs.session import Mount, find_mount_refusal
 from app.settings.agents import AgentsSettings, ModelsSettings, is_for_each_agent, names_for_agents
 from app.settings.approvals import find_dead_rules
@@ -319,6 +320,11 @@ def _find_toml_conflicts(settings: Settings) -> Iterator[str]:
     ):
         yield f"approvals: {one}"
     yield from find_unreached(settings.toml.permissions)
+    spellings: dict[str, str] = {}
+    for name in settings.toml.repositories:
+        first = spellings.setdefault(repository_key(name, settings.repositories.github_url), name)
+        if first != name:
+            yield f"repositories.{name}: is the same repository as {first}; write one table for both"
     if settings.repositories.github_identity == "person":
         for name in settings.toml.setups:
             yield f"repositories.{name}: setup is run with GITHUB_TOKEN, for everybody; it cannot be with ORION_GITHUB_IDENTITY=person (init can)"

@@ -69,7 +69,9 @@ class RepositoryRig:
     async def begin_to_prepare(self) -> None:
         """Clones it for nobody yet."""
         self.task = replace(self.task, own_branches=("orion/prepared",))
-        assert (await self._run("clone", grant="")).problem is None
+        report = await self._run("clone", grant="")
+        assert report.problem is None
+        self.task = replace(self.task, git_config=report.git_config)
 
     async def seal(self) -> None:
         """Ends what was begun."""

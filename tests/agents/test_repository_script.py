@@ -380,6 +380,31 @@ async def test_a_copy_of_a_prepared_clone_is_not_written_anew(tmp_path: Path) ->
         assert git(rig.work, "status", "--short") == ""
 
 
+async def test_what_a_set_up_makes_of_git_is_taken_back(tmp_path: Path) -> None:
+    """Configuration, hooks and attributes: in no thread does git run what they name, nor when the clone is sealed."""
+    async with open_repository(tmp_path) as rig:
+        await rig.begin_to_prepare()
+        before = (rig.work / ".git/config").read_text()
+        evil = f"touch {tmp_path}/ran; cat"
+        git(rig.work, "config", "core.fsmonitor", evil)
+        git(rig.work, "config", "filter.evil.smudge", evil)
+        git(rig.work, "config", "filter.evil.clean", evil)
+        git(rig.work, "config", "include.path", str(tmp_path / "more"))
+        (rig.work / ".git/info").mkdir(exist_ok=True)
+        (rig.work / ".git/info/attributes").write_text("* filter=evil\n")
+        (rig.work / ".git/hooks").mkdir()
+        hook = rig.work / ".git/hooks/post-checkout"
+        hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+        hook.chmod(0o755)
+        (tmp_path / "ran").unlink(missing_ok=True)
+        await rig.seal()
+        assert (rig.work / ".git/config").read_text() == before
+        assert (await rig.clone()).is_prepared
+        git(rig.work, "checkout", "-q", "-b", "mine")
+        assert git(rig.work, "status", "--short") == ""
+        assert not (tmp_path / "ran").exists()
+
+
 async def test_a_prepared_clone_of_other_needs_is_told(tmp_path: Path) -> None:
     """A file that says what is to be installed has changed since, wherever it is."""
     async with open_repository(tmp_path) as rig:
@@ -397,6 +422,17 @@ async def test_a_prepared_clone_of_another_branch(tmp_path: Path) -> None:
         assert (report.is_prepared, report.base) == (True, "dev")
         assert (rig.work / "of-dev").exists()
         assert (rig.work / "deps/one").exists()
+
+
+async def test_a_prepared_clone_of_another_spelling(tmp_path: Path) -> None:
+    """It is the repository all the same, whose agent's git knows it as the thread does."""
+    async with open_repository(tmp_path) as rig:
+        await rig.prepare("deps/one")
+        rig.task = replace(rig.task, url=rig.task.url.replace("acme/api", "Acme/API"))
+        report = await rig.clone()
+        assert (report.problem, report.is_prepared) == (None, True)
+        assert (rig.work / "deps/one").exists()
+        assert git(rig.work, "remote", "get-url", "origin") == rig.task.url
 
 
 @pytest.mark.parametrize("damage", ["objects", "HEAD", "config"])

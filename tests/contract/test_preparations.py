@@ -39,11 +39,12 @@ class Scene:
     ground: Ground
     policy: RepositoryPolicy
     state_dir: Path
+    server: GitServer
 
-    def with_lines(self, *lines: str, timeout_s: float = 60.0) -> Preparations:
+    def with_lines(self, *lines: str, repo: str = REPO, timeout_s: float = 60.0) -> Preparations:
         return Preparations(
             provider=self.provider,
-            policy=replace(self.policy, setup={REPO: lines}),
+            policy=replace(self.policy, setup={repo: lines}),
             hosts=HostLists(),
             mask=str,
             rest_s=0,
@@ -106,6 +107,7 @@ async def scene(request: pytest.FixtureRequest, directory: Path) -> AsyncIterato
                     max_bytes=MAX_BYTES,
                 ),
                 state_dir=state_dir,
+                server=server,
             )
 
 
@@ -127,6 +129,20 @@ async def test_what_it_leaves(scene: Scene) -> None:
     assert before == after
     assert TOKEN not in "".join(env)
     assert [info for info in await scene.provider.list() if info.running] == []
+
+
+async def test_what_it_makes_of_git_reaches_no_thread(scene: Scene) -> None:
+    """Its configuration is as the clone left it, and there are no hooks."""
+    lines = (
+        "git config core.fsmonitor 'touch /tmp/ran'; git config remote.origin.url https://x.test/",
+        "mkdir -p .git/hooks; cp /bin/true .git/hooks/post-checkout",
+    )
+    saved = await scene.with_lines(*lines).prepare(REPO, scene.ground)
+    said = await scene.run(saved.id, "sh", "-c", "cat api/.git/config; ls api/.git")
+    assert "fsmonitor" not in said
+    assert f"url = {scene.policy.github_url}/{REPO}.git" in said
+    assert "hooks" not in said.splitlines()
+    assert "email = orion@example.com" in said
 
 
 @pytest.mark.long
@@ -155,6 +171,18 @@ async def test_what_ends_it(scene: Scene, line: str, timeout_s: float, why: str)
     names = [ref.id for ref in await scene.provider.list_snapshots() if ref.name != "base"]
     assert names == [before.id]
     assert [info for info in await scene.provider.list() if info.running] == []
+
+
+@pytest.mark.parametrize("scene", KINDS[:1], indirect=True)
+async def test_what_leaves_no_clone(scene: Scene) -> None:
+    """A set-up that removes git's files, and a repository without a commit, are told as what they are."""
+    with pytest.raises(PreparationError, match=r"after its setup: there is no \.git directory"):
+        await scene.with_lines("rm -rf .git").prepare(REPO, scene.ground)
+    with pytest.raises(PreparationError, match="after its setup: "):
+        await scene.with_lines("echo nonsense > .git/HEAD").prepare(REPO, scene.ground)
+    scene.server.bare("acme/empty")
+    with pytest.raises(PreparationError, match="there is no commit in it yet"):
+        await scene.with_lines("true", repo="acme/empty").prepare("acme/empty", scene.ground)
 
 
 async def test_a_failure_is_told_once_and_not_repeated(scene: Scene) -> None:

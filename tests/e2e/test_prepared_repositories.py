@@ -70,7 +70,7 @@ async def test_a_new_thread_finds_what_was_installed(prepared: Path, tmp_path: P
         await stage.answer(third)
         assert "2\n1" in (await stage.record(third)).result.answer
         await _until_prepared(stage, 2)
-        fourth = await stage.client.say("@Orion repo=acme/api run: cat uv.lock deps/uv.lock")
+        fourth = await stage.client.say("@Orion repo=Acme/API run: cat uv.lock deps/uv.lock")
         await stage.answer(fourth)
         assert "2\n2" in (await stage.record(fourth)).result.answer
 

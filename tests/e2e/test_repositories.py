@@ -176,6 +176,21 @@ async def test_a_repository_that_cannot_be_had(
 
 
 @pytest.mark.long
+async def test_a_repository_that_can_be_had_later(prepared: Path, tmp_path: Path) -> None:
+    """The thread's next message, which says nothing of it, has its clone."""
+    server = GitServer(root=tmp_path / "git")
+    async with open_with_repositories(tmp_path, prepared, server) as stage:
+        ts = await stage.client.say("@Orion repo=acme/api run: ls")
+        assert "There is no repository acme/api" in text_of(await stage.answer(ts))
+        server.filled("acme/api", {"README": "one\n"})
+        shown = await stage.client.say("@Orion settings", thread_ts=ts)
+        told = text_of(await stage.answer(shown, thread_ts=ts))
+        assert "repo: `acme/api` (thread)" in told
+        second = await stage.client.say("@Orion run: cat README", thread_ts=ts)
+        assert "one" in text_of(await stage.answer(second, thread_ts=ts))
+
+
+@pytest.mark.long
 async def test_an_empty_one_a_wrong_token_a_sick_api(prepared: Path, tmp_path: Path) -> None:
     """An empty repository begins on the branch; a wrong token is told; an API that fails costs the link, not the answer."""
     server = GitServer(root=tmp_path / "git", is_api_sick=True)
@@ -210,16 +225,19 @@ async def test_the_operators_commands_prepare_a_clone(prepared: Path, tmp_path: 
     git(other, "branch", "orion", "main")
     async with open_with_repositories(tmp_path, prepared, server) as stage:
         assert await stage.orion.terminate() == 0
-        commands = '["pwd >> ../prepared", "exit 3", "echo never >> ../prepared"]'
+        commands = (
+            '["pwd >> ../prepared", "echo no such tool >&2; exit 3", "echo never >> ../prepared"]'
+        )
         toml = f'[repositories."Acme/API.git"]\ninit = {commands}\n'
         (stage.orion.directory / "orion.toml").write_text(toml)
         await stage.orion.start()
         ts = await stage.client.say("@Orion repo=acme/api run: cat ../prepared")
         told = text_of(await stage.answer(ts))
-        assert "Command 2 that prepares acme/api failed (exit code 3)." in told
+        said = "line 2, `echo no such tool >&2; exit 3`: exit code 3; no such tool"
+        assert f"The init of acme/api failed: {said}" in told
         assert (await _recorded(stage, ts)).count("/api\n") == 1
         second = await stage.client.say("@Orion run: cat ../prepared", thread_ts=ts)
-        assert "prepares" not in text_of(await stage.answer(second, thread_ts=ts))
+        assert "failed" not in text_of(await stage.answer(second, thread_ts=ts))
         assert (await _recorded(stage, second)).count("/api\n") == 1
         asked = "@Orion repo=acme/other pr=yes run: cat ../prepared; echo 2 > a"
         assert "No such file" in await stage.ask(asked)

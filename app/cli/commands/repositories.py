@@ -1,8 +1,9 @@
 """The workspaces that are prepared for repositories: made, listed and removed; works beside a running service."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TypedDict
 
 from agent_scripts.registry import create_adapter
@@ -15,10 +16,12 @@ from app.compose.factories import (
     sandbox_limits,
     start_logging,
 )
+from app.compose.models import usable_agents
 from app.compose.providers import choose_provider, create_provider, with_namespace
 from app.errors import FROM_SANDBOX
 from app.redaction import Masker
 from app.runs.environment import AgentEnvironment
+from app.runs.repository.names import repository_key
 from app.runs.repository.preparation import (
     NAME_PREFIX,
     Ground,
@@ -43,9 +46,9 @@ class PreparedRow(TypedDict):
     name: str
     provider: str
     agent: str
-    """Of the settings."""
+    """For whose threads it is; empty = of no agent as it is now."""
     state: str
-    """`prepared`, `missing` or `old`."""
+    """`prepared`, `missing` (for the settings' agent alone, as the others' are made when they are asked for) or `old`."""
     id: str
     created_at: str
     size_bytes: int | None
@@ -55,28 +58,45 @@ class PreparedRow(TypedDict):
 class _Admin:
     settings: Settings
     provider: SandboxProvider
-    environment: AgentEnvironment
+    environments: Mapping[str, AgentEnvironment]
+    """Of the agents that may be used, by their names; the settings' one is the first."""
     preparations: Preparations
     masker: Masker
+
+    @property
+    def environment(self) -> AgentEnvironment:
+        """Returns that of the settings' agent."""
+        return self.environments[self.settings.agents.default]
 
     async def rows(self) -> Sequence[PreparedRow]:
         """Returns those of orion.toml, then what is left of others."""
         saved = {ref.name: ref for ref in await self.provider.list_snapshots() if ref.name}
-        environment = await self.environment.find()
+        found = {agent: await one.find() for agent, one in self.environments.items()}
         rows = []
         for repo in self.settings.toml.setups:
-            name = self.preparations.name_of(repo, environment.id) if environment else ""
-            found = saved.pop(name, None)
-            rows.append(self._row(repo, "prepared" if found else "missing", name, found))
+            for agent, environment in found.items():
+                name = self.preparations.name_of(repo, environment.id) if environment else ""
+                ref = saved.pop(name, None)
+                if ref is not None or agent == self.settings.agents.default:
+                    state = "prepared" if ref else "missing"
+                    rows.append(self._row(repo, agent, state, name=name, ref=ref))
         rest = [ref for name, ref in saved.items() if name.startswith(NAME_PREFIX)]
-        return rows + [self._row("", "old", ref.name or "", ref) for ref in rest]
+        return rows + [self._row("", "", "old", name=ref.name or "", ref=ref) for ref in rest]
 
-    def _row(self, repo: str, state: str, name: str, ref: SnapshotRef | None) -> PreparedRow:
+    def is_named(self, row: PreparedRow, text: str) -> bool:
+        """Whether a row is of that repository, in any spelling, or has that name or id."""
+        key = partial(repository_key, github_url=self.settings.repositories.github_url)
+        is_of_it = bool(row["repository"]) and key(row["repository"]) == key(text)
+        return is_of_it or text in (row["name"], row["id"])
+
+    def _row(
+        self, repo: str, agent: str, state: str, *, name: str, ref: SnapshotRef | None
+    ) -> PreparedRow:
         return PreparedRow(
             repository=repo,
             name=name,
             provider=self.provider.name,
-            agent=self.settings.agents.default,
+            agent=agent,
             state=state,
             id=ref.id if ref else "",
             created_at=ref.created_at.isoformat() if ref else "",
@@ -121,13 +141,13 @@ async def prepare_repository(settings: Settings, repo: str, *, write: Print) -> 
 
 
 async def list_prepared(settings: Settings) -> Sequence[PreparedRow]:
-    """Returns what is prepared of the repositories of orion.toml, for the settings' agent and provider; then what is left of others."""
+    """Returns what is prepared of the repositories of orion.toml, for each agent that may be used, at the settings' provider; then what is left of others."""
     async with _open_admin(settings) as admin:
         return await admin.rows()
 
 
 async def remove_prepared(settings: Settings, names: Sequence[str], *, old: bool) -> Sequence[str]:
-    """Removes those of these repositories or names, or the old ones; a line for each.
+    """Removes those of these repositories, of all agents, or of these names, or the old ones; a line for each.
 
     Raises:
         RepositoryCommandError: one is not there; then all of them are left.
@@ -136,7 +156,7 @@ async def remove_prepared(settings: Settings, names: Sequence[str], *, old: bool
         rows = [row for row in await admin.rows() if row["id"]]
         chosen = [row for row in rows if row["state"] == "old"] if old else []
         for text in names:
-            found = [row for row in rows if text in (row["repository"], row["name"], row["id"])]
+            found = [row for row in rows if admin.is_named(row, text)]
             if not found:
                 raise RepositoryCommandError(f"nothing is prepared of {text!r}")
             chosen += found
@@ -149,7 +169,7 @@ def line_of(row: PreparedRow) -> str:
     """Returns a row for a person."""
     size = "" if row["size_bytes"] is None else f"{row['size_bytes'] / MIB:.0f} MiB"
     name = row["repository"] or row["name"]
-    return f"{name:32} {row['state']:9} {row['provider']:7} {row['agent']:10} {size:>10}  {row['created_at']}"
+    return f"{name:32} {row['state']:9} {row['provider']:7} {row['agent'] or '-':10} {size:>10}  {row['created_at']}"
 
 
 @asynccontextmanager
@@ -160,7 +180,10 @@ async def _open_admin(settings: Settings) -> AsyncIterator[_Admin]:
         yield _Admin(
             settings=settings,
             provider=provider,
-            environment=create_environment(settings, provider),
+            environments={
+                agent: create_environment(settings, provider, agent=agent)
+                for agent in (settings.agents.default, *usable_agents(settings))
+            },
             preparations=create_preparations(settings, provider, mask=masker.mask),
             masker=masker,
         )

@@ -35,7 +35,7 @@ from app.runs.repository.names import (
     why_not_cloned,
     why_not_pushed,
 )
-from app.runs.repository.preparation import Ground, Preparation, Preparations
+from app.runs.repository.preparation import LAST_LINES, Ground, Preparation, Preparations
 from app.runs.repository.tasks import RepositoryPolicy, run_repository_task
 from app.runs.session import Session, SessionChanges, SessionStore
 from app.runs.stop import RunStoppedError
@@ -129,11 +129,13 @@ class Repositories:
         Raises:
             OrionError: REPO_UNAVAILABLE, the message asks for another one than its thread has, or for another branch to begin from.
         """
-        repo = session.repo or attempt.choice.repo.value
+        repo = session.repo or self.policy.spelling_of(attempt.choice.repo.value)
         if not repo:
             return None
         if session.mount_dir:
-            raise _unavailable(f"agents work in a directory of the operator's here, not in {repo}")
+            raise _unavailable(
+                f"agents work in a directory of the operator's here, not in {repo}; write repo=none"
+            )
         key_of = self.policy.key_of
         is_same = key_of(attempt.choice.repo.value) == key_of(session.repo)
         if session.repo and attempt.choice.repo.is_said and not is_same:
@@ -292,29 +294,41 @@ class Checkout:
         found: ThreadRepository,
     ) -> None:
         """Runs them, up to the first that fails."""
-        sandbox = context.workspace.sandbox
         for number, command in enumerate(commands, 1):
             attempt.enter(f"Preparing {found.name}")
             with attempt.trace.step("initialise-repository") as step:
                 step.set(number=number)
-                try:
-                    result = await sandbox.exec(
-                        with_egress(["sh", "-c", command], context.paths, sandbox.paths.broker),
-                        timeout_s=INIT_TIMEOUT_S,
-                        cwd=found.directory,
-                        max_output_bytes=MAX_COMMAND_OUTPUT_BYTES,
-                    )
-                    failure = f"exit code {result.exit_code}" if result.exit_code else ""
-                except SandboxError as exc:
-                    if exc.code is not SandboxErrorCode.EXEC_TIMEOUT:
-                        raise
-                    failure = f"longer than {INIT_TIMEOUT_S:g} s"
+                failure, said = await self._run_command(command, context, found)
                 if failure:
                     step.fail("init_failed", failure)
+                    why = "; ".join(filter(None, (failure, said)))
+                    told = self._repositories.mask(f"line {number}, `{command}`: {why}")
                     attempt.notes.append(
-                        f"Command {number} that prepares {found.name} failed ({failure})."
+                        f"The init of {found.name} failed: {told[:MAX_TOLD_CHARS]}"
                     )
                     return
+
+    async def _run_command(
+        self, command: str, context: GitContext, found: ThreadRepository
+    ) -> tuple[str, str]:
+        """Returns why it failed, if it did, and the last that it said."""
+        sandbox = context.workspace.sandbox
+        try:
+            result = await sandbox.exec(
+                with_egress(["sh", "-c", command], context.paths, sandbox.paths.broker),
+                timeout_s=INIT_TIMEOUT_S,
+                cwd=found.directory,
+                max_output_bytes=MAX_COMMAND_OUTPUT_BYTES,
+            )
+        except SandboxError as exc:
+            if exc.code is not SandboxErrorCode.EXEC_TIMEOUT:
+                raise
+            return f"longer than {INIT_TIMEOUT_S:g} s", ""
+        if not result.exit_code:
+            return "", ""
+        lines = f"{result.text}\n{result.error_text}".split("\n")
+        said = [line.strip() for line in lines if line.strip()][-LAST_LINES:]
+        return f"exit code {result.exit_code}", " ".join(said)
 
     async def publish(self, attempt: Attempt, context: GitContext, finished: TurnFinished) -> None:
         """Pushes what a whole turn has changed and opens the pull request, if that is wanted; a failure is a note, not an error."""

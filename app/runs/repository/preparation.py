@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from agent_scripts.adapter import AgentCommand, AgentPaths, ExitReason
-from agent_scripts.repository import RepositoryTask
+from agent_scripts.repository import RepositoryReport, RepositoryTask, find_reason
 from agent_scripts.supervision import (
     AgentExited,
     AgentLine,
@@ -61,8 +61,9 @@ SAVING_S = 300.0
 MAX_OUTPUT_BYTES = 16 * 1024 * 1024
 MAX_LINE_BYTES = 64 * 1024
 MAX_TOLD_CHARS = 300
+LAST_LINES = 20
+"""Of what a command said that failed."""
 _OWN_BRANCH = "orion/prepared"
-_LAST_LINES = 20
 _NAME_CHARS = 40
 _MARGIN_S = 15.0
 """By which what runs inside is quicker than the wait for it."""
@@ -153,16 +154,17 @@ class Preparations:
     def name_of(self, repo: str, environment_id: SnapshotId | None) -> str:
         """Returns the name of the snapshot of a repository on that environment; empty = it has no set-up.
 
-        It changes with the environment, the lines and the hosts. Whether files that say what is to be installed have changed
+        It changes with the environment, the lines, the hosts and the operator's spelling. Whether files that say what is to be installed have changed
         since shows in the clone.
         """
         lines = self._policy.setup_of(repo)
         if not lines:
             return ""
         hosts = [str(entry) for entry in self._hosts.of("", repo)]
-        made_of = [environment_id, self._policy.key_of(repo), lines, hosts]
+        spelling = self._policy.spelling_of(repo)
+        made_of = [environment_id, spelling, lines, hosts]
         digest = hashlib.sha256(json.dumps(made_of).encode()).hexdigest()
-        return f"{NAME_PREFIX}{_plain(repo)}-{digest[:12]}"
+        return f"{NAME_PREFIX}{_plain(spelling)}-{digest[:12]}"
 
     async def find(self, repo: str, ground: Ground) -> SnapshotRef | None:
         """Returns where a new thread in the repository begins; None = there is nothing prepared. What is missing or old is made meanwhile."""
@@ -231,7 +233,7 @@ class Preparations:
                     sandbox=sandbox,
                     ground=ground,
                     endpoint_id=endpoint_id,
-                    repo=repo,
+                    repo=self._policy.spelling_of(repo),
                 )
                 await work.clone()
                 for number, line in enumerate(self._policy.setup_of(repo), 1):
@@ -315,6 +317,8 @@ class _Work:
     endpoint_id: SessionId
     repo: str
     found: ThreadRepository = field(init=False)
+    _git_config: str = field(init=False, default="", repr=False)
+    """As the clone left it."""
 
     def __post_init__(self) -> None:
         work = self.sandbox.paths.work
@@ -325,10 +329,18 @@ class _Work:
     async def clone(self) -> None:
         grant = self._grant(repository=RepositoryGrant(url=self.found.url, branch=""))
         async with self.ground.broker.open_grant(grant, _hooks()) as token:
-            await self._git("clone", token)
+            report = await self._git("clone", token)
+        if report.problem is not None:
+            raise PreparationError(why_not_cloned(report.problem, self.found))
+        if report.is_empty:
+            raise PreparationError("there is no commit in it yet")
+        self._git_config = report.git_config
 
     async def seal(self) -> None:
-        await self._git("seal", "")
+        report = await self._git("seal", "")
+        if report.problem is not None:
+            why = find_reason(report.detail) or report.problem
+            raise PreparationError(f"git does not work in it any more after its setup: {why}")
 
     async def run(self, line: str, number: int, *, until_s: float) -> None:
         """Runs one line as an agent would run: what it leaves in the background ends with it."""
@@ -361,7 +373,7 @@ class _Work:
 
     async def _watch(self, argv: Sequence[str], *, timeout_s: float) -> tuple[str, Sequence[str]]:
         """Returns why a line failed, if it did, and the last that it said."""
-        said: deque[str] = deque(maxlen=_LAST_LINES)
+        said: deque[str] = deque(maxlen=LAST_LINES)
         exited: AgentExited | None = None
         lines = RecordLines(MAX_LINE_BYTES * _RECORD_FACTOR)
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -389,7 +401,7 @@ class _Work:
             return _REASONS.get(exited.reason, exited.reason), said
         return f"exit code {exited.exit_code}" if exited.exit_code else "", said
 
-    async def _git(self, action: Literal["clone", "seal"], token: str) -> None:
+    async def _git(self, action: Literal["clone", "seal"], token: str) -> RepositoryReport:
         task = RepositoryTask(
             action=action,
             broker=self.sandbox.paths.broker,
@@ -402,12 +414,11 @@ class _Work:
             email=self.policy.git_email,
             timeout_s=CLONE_TIMEOUT_S - _MARGIN_S,
             max_bytes=self.policy.max_bytes,
+            git_config=self._git_config,
         )
-        report = await run_repository_task(
+        return await run_repository_task(
             self.sandbox, self._paths(action), task, timeout_s=CLONE_TIMEOUT_S
         )
-        if report.problem is not None:
-            raise PreparationError(why_not_cloned(report.problem, self.found))
 
     def _paths(self, step: str) -> AgentPaths:
         paths = agent_paths(self.sandbox.paths)

@@ -46,6 +46,11 @@ class RepositoryPolicy:
         """Returns the operator's commands that prepare a repository; none where each person may see what they may read themselves, as its clone would be in a thread before that is asked."""
         return () if self.acts_as_person else self._of(self.setup, repo)
 
+    def spelling_of(self, repo: str) -> str:
+        """Returns the repository as the operator writes it whose set-up prepares it, else as it is: the directory in its copy has that name, however it is asked for."""
+        named = (name for name in self.setup if self.key_of(name) == self.key_of(repo))
+        return canonical_name(next(named, repo), self.github_url)
+
     def init_of(self, repo: str) -> Sequence[str]:
         """Returns the operator's commands after a clone."""
         return self._of(self.init, repo)

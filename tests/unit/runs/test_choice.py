@@ -146,11 +146,22 @@ def test_a_chosen_model_stays_with_its_thread_and_agent() -> None:
     assert choose(RunOptions(), file, CATALOG).chosen_model == ""
 
 
-def test_a_repository_that_could_not_be_had_is_not_kept() -> None:
-    """Neither the repository of a first message nor its branch; who answered is."""
-    failed = _ran("repo=acme/wrong branch=nope fix", "claude", ErrorCode.REPO_UNAVAILABLE)
-    choice = choose(RunOptions(), SelectionContext(earlier=[failed]), CATALOG)
-    assert (choice.agent.value, choice.repo.value, choice.branch.value) == ("claude", "", "")
+def test_a_repository_that_could_not_be_had_is_kept() -> None:
+    """With its branch: the next message tries it again, unless it says another; what the thread has a clone of stays that."""
+    failed = _ran("repo=acme/api branch=dev fix", "claude", ErrorCode.REPO_UNAVAILABLE)
+    context = SelectionContext(earlier=[failed])
+    choice = choose(RunOptions(), context, CATALOG)
+    assert (choice.agent.value, choice.repo.value, choice.branch.value) == (
+        "claude",
+        "acme/api",
+        "dev",
+    )
+    assert {choice.repo.source, choice.branch.source} == {Source.THREAD}
+    other = choose(RunOptions(repo="acme/web"), context, CATALOG)
+    assert (other.repo.value, other.branch.value) == ("acme/web", "")
+    assert choose(RunOptions(repo="none"), context, CATALOG).repo.value == ""
+    cloned = choose(RunOptions(), replace(context, session=_session(repo="acme/web")), CATALOG)
+    assert (cloned.repo.value, cloned.branch.value) == ("acme/web", "")
 
 
 def test_none_is_no_repository() -> None:

@@ -74,6 +74,16 @@ class _Sandbox:
         return ExecResult(exit_code=0, stdout=json.dumps(self.report).encode(), stderr=b"")
 
 
+class _FailingSandbox(_Sandbox):
+    """Whose `make deps` fails, with much to say."""
+
+    @override
+    async def exec(self, argv: Sequence[str], **options: object) -> ExecResult:
+        if argv[-1] == "make deps":
+            return ExecResult(exit_code=2, stdout=b"x\n" * 999, stderr=b"no hunter2\n" * 99)
+        return await super().exec(argv, **options)
+
+
 @dataclass
 class _Host:
     """Opens pull requests, or says this."""
@@ -194,6 +204,18 @@ def test_a_thread_knows_its_repository_in_any_spelling() -> None:
         repositories.find(_attempt("acme/other"), has, "/work")
 
 
+def test_a_prepared_repository_is_spelt_as_the_operator_does() -> None:
+    """In a new thread, whose directory is that of the copy; an older one goes on in its own."""
+    repositories, _ = _repositories(setup={"Acme/Api": ("make",)})
+    asked = _attempt("acme/API.git")
+    new = repositories.find(asked, _SESSION, "/work")
+    assert new is not None
+    assert (new.name, new.directory) == ("Acme/Api", "/work/Api")
+    old = repositories.find(asked, replace(_SESSION, repo="acme/API"), "/work")
+    assert old is not None
+    assert old.directory == "/work/API"
+
+
 async def test_the_branch_gets_its_name_with_the_clone() -> None:
     """Before, nothing may be written; then only what the clone took, which the session remembers."""
     repositories, sessions = _repositories()
@@ -227,6 +249,21 @@ async def test_commands_of_the_operator_hold_for_all_spellings() -> None:
     await _checkout(repositories).clone(_attempt(), _context(sandbox))
     assert list(sandbox.ran[-2])[-3:] == ["sh", "-c", "make deps"]
     assert sandbox.ran[-1][-1].endswith("repository.json")
+
+
+async def test_a_command_that_fails_is_told_with_what_it_said() -> None:
+    """Its line and its last words: masked, and shortened."""
+    repositories, _ = _repositories(init={"acme/api": ("make deps",)})
+    repositories = replace(repositories, mask=lambda text: text.replace("hunter2", "***"))
+    attempt = _attempt()
+    sandbox = _FailingSandbox({"is_new": True, "own_branch": "orion/happy-fox"})
+    await _checkout(repositories).clone(attempt, _context(sandbox))
+    (note,) = attempt.notes
+    assert note.startswith(
+        "The init of acme/api failed: line 1, `make deps`: exit code 2; no *** no ***"
+    )
+    assert "hunter2" not in note
+    assert len(note) < 350
 
 
 @pytest.mark.parametrize(

@@ -477,6 +477,28 @@ def test_what_acting_as_a_person_needs(
 
 
 @pytest.mark.parametrize(
+    "other",
+    [
+        "Acme/NPM",
+        "acme/npm.git",
+        "https://git.example/acme/npm",
+        "https://GIT.example/Acme/npm.git/",
+    ],
+)
+def test_a_repository_has_one_table(other: str, tmp_path: Path) -> None:
+    """Two spellings of it are refused, as one of them would do nothing; both are named."""
+    path = tmp_path / "orion.toml"
+    path.write_text(
+        '[repositories."acme/npm"]\nsetup = ["a"]\n[repositories."https://other.example/acme/npm"]\n'
+        f'[repositories."{other}"]\nsetup = ["b"]\n'
+    )
+    said = f"repositories.{other}: is the same repository as acme/npm"
+    with pytest.raises(SettingsError, match=f"(?i){re.escape(said)}") as caught:
+        load_settings(env_file=None, given={"ORION_GITHUB_URL": "https://git.example"}, toml=path)
+    assert "other.example" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
     ("given", "oauth", "said"),
     [
         ({"ORION_OWN_KEYS_SECRET": None}, {}, "at plans: set ORION_OWN_KEYS_SECRET"),
