@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from app.log import get_logger
-from app.permissions.rules import Permissions
+from app.permissions.rules import PermissionRule, Permissions
 from app.settings.group import SettingsError
 from app.settings.orion_toml import OrionToml, load_orion_toml
 from app.settings.permissions import find_unreached, is_slack_group
@@ -23,6 +23,8 @@ FIRST_S: Final = 5.0
 """For the members of all groups, before anything is heard."""
 MembersOf = Callable[[str], Awaitable[frozenset[str] | None]]
 """Returns the members of a user group of Slack's; None when Slack does not tell them. Raises: ConnectionError: not now."""
+FindProblems = Callable[[Sequence[PermissionRule]], Sequence[str]]
+"""Returns why rules cannot be kept as everything else is set, as lines."""
 CountRules = Callable[[Mapping[str, int]], Awaitable[None]]
 """Adds to how often rules have decided, by their words. Raises: OSError: not now."""
 _log = get_logger(__name__)
@@ -38,10 +40,12 @@ class PermissionWatch:
         *,
         members_of: MembersOf,
         count_rules: CountRules,
+        find_problems: FindProblems,
     ) -> None:
         self._permissions = permissions
         self._members_of = members_of
         self._count_rules = count_rules
+        self._find_problems = find_problems
         self._path = toml.path
         self._seen = _state_of(toml.path)
         self._groups: Mapping[str, Sequence[str]] = toml.groups
@@ -100,8 +104,11 @@ class PermissionWatch:
         except SettingsError as exc:
             _log.warning("permissions.unread", reason=str(exc))
             return
-        if unreached := list(find_unreached(toml.permissions)):
-            _log.warning("permissions.unread", reason="; ".join(unreached))
+        if problems := [
+            *find_unreached(toml.permissions),
+            *self._find_problems(toml.permissions),
+        ]:
+            _log.warning("permissions.unread", reason="; ".join(problems))
             return
         self._groups = toml.groups
         for name in toml.groups:

@@ -73,6 +73,7 @@ _DONE: Mapping[Scope, tuple[str, str]] = {
         "This channel's defaults are forgotten.",
     ),
 }
+_OWN_BUDGET = "your budget a day"
 MUTING = ("mute", "unmute")
 NOT_MUTED = "In a direct message everything is for me, so there is nothing to mute. `stop` ends what I am at."
 HELP = (
@@ -216,6 +217,16 @@ def describe_permissions(
     request: RunRequest, permissions: Permissions
 ) -> Sequence[EffectiveSetting]:
     """Returns what rules say of whoever asks, where they ask; nothing where they say nothing."""
+    own = permissions.find_budget(user=request.user, channel=request.channel, counts=False)
+    described = _describe_allowed(request, permissions)
+    if own is None or own.budget_day is None:
+        return described
+    money = render_money(own.budget_day)
+    return (*described, EffectiveSetting(name=_OWN_BUDGET, value=money, source=own.rule))
+
+
+def _describe_allowed(request: RunRequest, permissions: Permissions) -> Sequence[EffectiveSetting]:
+    """Returns what they say but of money."""
     who: dict[str, Any] = {"user": request.user, "channel": request.channel, "counts": False}
     described = []
     for thing in Thing:
@@ -248,7 +259,7 @@ def effective_settings(
         of_channel = (budgets.channels[channel], f"orion.toml, channels.{channel}")
     money = {
         "budget of this run": (budgets.run, "ORION_BUDGET_RUN_USD"),
-        "your budget a day": of_user,
+        _OWN_BUDGET: of_user,
         "this channel's budget a day": of_channel,
         "Orion's budget a day": (budgets.day, "ORION_BUDGET_DAY_USD"),
     }
@@ -270,7 +281,7 @@ def effective_settings(
             for name, (limit, source) in money.items()
         ),
         *(hosts or (EffectiveSetting(name="hosts", value="", source="ORION_EGRESS_HOSTS"),)),
-        *describe_permissions(request, policy.permissions),
+        *_describe_allowed(request, policy.permissions),
         *(
             EffectiveSetting(name=rule.decision, value=rule.words, source="orion.toml, approvals")
             for rule in rules

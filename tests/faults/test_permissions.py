@@ -72,6 +72,17 @@ async def test_what_was_chosen_must_be_allowed(
         assert (run.attempt, run.sandbox_id) == (0, None)
 
 
+async def test_settings_shows_the_budget_of_a_rule(tmp_path: Path) -> None:
+    """Beside what else it says of whoever asks."""
+    says = {"things": {Thing.AGENTS: ("plan",)}, "budget_day": 3_000_000}
+    async with core_with(tmp_path, rule(EVERYONE, **says)) as core:
+        request = request_of(ANSWER).model_copy(update={"text": "settings"})
+        await core.intake.accept(request)
+        answer = (await ended(core, request.run_id)).result.answer
+        assert "- agents that you may have: `plan` (permissions[0])" in answer
+        assert answer.count("your budget a day: `$3` (permissions[0])") == 1
+
+
 async def test_a_repository_that_is_not_theirs(tmp_path: Path) -> None:
     """Before anybody looks whether there is one."""
     of_backend = rule(EVERYONE, things={Thing.REPOSITORIES: ("acme/*",)})

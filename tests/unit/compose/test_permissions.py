@@ -4,11 +4,13 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
+from app.compose.budgets import find_problems
 from app.compose.permissions import PermissionWatch
 from app.compose.policy import create_permissions
 from app.permissions.rules import PermissionRule, Permissions, Right, Thing
@@ -59,10 +61,14 @@ def path(tmp_path: Path) -> Path:
 
 
 def watch_of(path: Path, slack: Slack) -> tuple[Permissions, PermissionWatch]:
-    settings = load_settings(env_file=None, given={}, toml=path)
+    settings = load_settings(env_file=None, given={"anthropic_api_key": "sk-ant-x"}, toml=path)
     permissions = create_permissions(settings)
     watch = PermissionWatch(
-        permissions, settings.toml, members_of=slack.members_of, count_rules=slack.count
+        permissions,
+        settings.toml,
+        members_of=slack.members_of,
+        count_rules=slack.count,
+        find_problems=partial(find_problems, settings),
     )
     return permissions, watch
 
@@ -110,6 +116,7 @@ async def test_a_changed_file_counts_and_one_with_a_mistake_does_not(
         RULES.replace('"static", ', '"statik", '),
         RULES + '[[permissions]]\nwho = "static"\nuse = true',
         "[[permissions",
+        RULES.replace("use = false", "budget_day_usd = 3"),  # no model has a price
     ):
         write(path, mistake)
         with capture_logs() as logs:
