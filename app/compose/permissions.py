@@ -11,6 +11,7 @@ from app.permissions.rules import PermissionRule, Permissions
 from app.settings.group import SettingsError
 from app.settings.orion_toml import OrionToml, load_orion_toml
 from app.settings.permissions import find_unreached, is_slack_group
+from app.settings.toml_lines import place_of
 
 LOOK_S: Final = 2.0
 """Between two looks whether the file has changed."""
@@ -105,7 +106,10 @@ class PermissionWatch:
             _log.warning("permissions.unread", reason=str(exc))
             return
         if problems := [
-            *find_unreached(toml.permissions),
+            *(
+                f"{place_of(self._path, place)} {one}"
+                for place, one in find_unreached(toml.permissions)
+            ),
             *self._find_problems(toml.permissions),
         ]:
             _log.warning("permissions.unread", reason="; ".join(problems))

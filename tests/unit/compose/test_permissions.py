@@ -138,7 +138,7 @@ async def test_a_changed_file_counts_and_one_with_a_mistake_does_not(
         (
             '"static", ',
             '"statik", ',
-            "line 6: permissions[0].who: 'statik' is neither a group nor the id of a person, such as U012AB3CD; did you mean static?",
+            "line 7: permissions[0].who: 'statik' is neither a group nor the id of a person, such as U012AB3CD; did you mean static?",
         ),
         ("use = false", "us = false", "permissions[0].us: no such key; did you mean use?"),
         ("use = false", "", "says nothing; there are: agents,"),
