@@ -12,7 +12,7 @@ _INSIDE_FILES = ("inside/reach.py", "inside/relay.py")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostTry:
-    """Says what became of one host: `reached`, `refused: STATUS, REASON` or `failed: REASON`."""
+    """Says what became of one host: `reached`, `refused: STATUS, REASON` by Orion, or `failed: REASON`, of the proxy's with its status."""
 
     host: str
     """`name:port`, or `name:port@address` where that address was dialled with the name in TLS alone."""

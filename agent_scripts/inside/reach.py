@@ -78,7 +78,10 @@ def _ask(connection: socket.socket, request: str) -> str:
     connection.sendall(request.encode())
     answer = connection.recv(4096).decode("utf-8", "replace")
     status, (_, _, said) = answer.split(" ", 2)[1:2], answer.partition("\r\n\r\nOrion: ")
-    return f"refused: {status[0]}, {said.strip()}" if said and status else _REACHED
+    if not said or not status:
+        return _REACHED
+    kind = "failed" if status[0].startswith("5") else "refused"
+    return f"{kind}: {status[0]}, {said.strip()}"
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from app.aio import retry_store
 from app.compose.models import asks_by_itself, is_judging, needs_own_key, usable_agents
 from app.compose.providers import usable_clouds
 from app.log import get_logger
-from app.permissions.rules import Permissions
+from app.permissions.rules import PermissionRule, Permissions
 from app.runs.budget import Budgets, Ledger, Prices, SpendingStore, to_micro
 from app.runs.model import Clock
 from app.settings.group import SettingsError
@@ -68,12 +68,19 @@ def load_budgets(settings: Settings) -> Budgets:
     )
 
 
-def find_problems(settings: Settings) -> Sequence[str]:
-    """Returns why the budgets that are set cannot be kept, as lines."""
-    if not replace(load_budgets(settings), judgements_day=None).is_set:
+def find_problems(
+    settings: Settings, rules: Sequence[PermissionRule] | None = None
+) -> Sequence[str]:
+    """Returns why the budgets that are set cannot be kept, as lines. `rules`: that take the place of those of the settings, whose prices hold on."""
+    when = "" if rules is None else " (as Orion was started; prices count from a start on)"
+    rules = settings.toml.permissions if rules is None else rules
+    named = [f"{one.name}.budget_day_usd" for one in rules if one.budget_day is not None]
+    if replace(load_budgets(settings), judgements_day=None).is_set:
+        named.insert(0, "a budget")
+    if not named:
         return ()
     holes = _find_holes(settings, Prices(settings.toml.prices))
-    return [f"a budget cannot be kept: {hole}" for hole in holes]
+    return [f"{' and '.join(named)} cannot be kept: {hole}{when}" for hole in holes]
 
 
 def _find_holes(settings: Settings, prices: Prices) -> Iterator[str]:

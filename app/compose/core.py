@@ -14,7 +14,7 @@ from app.brokerage.credentials import GitCredentials
 from app.brokerage.endpoints import SocketBroker
 from app.compose.adapters import Outside
 from app.compose.brokers import broker_for, share_grants
-from app.compose.budgets import open_ledger
+from app.compose.budgets import find_problems, open_ledger
 from app.compose.factories import (
     create_preparations,
     create_pull_watch,
@@ -267,6 +267,7 @@ async def open_core(
         settings.toml,
         members_of=(outside.remembered or outside.slack).members_of,
         count_rules=adapters.store.approvals.count,
+        find_problems=partial(find_problems, settings),
     )
     await watch.load()
     async with AsyncExitStack() as stack:

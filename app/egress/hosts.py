@@ -29,6 +29,10 @@ MIN_WILDCARD_LABELS: Final = 2
 """Behind a star: one would allow a whole top-level domain."""
 _WILDCARD: Final = "*."
 _PRIVATE: Final = "private:"
+_SCHEMES: Final = {"http": f":{PLAIN_PORT}", "https": ""}
+"""What an entry ends in that is written as a URL."""
+_LOOPBACK: Final = "localhost"
+"""With all names below it. Source: RFC 6761, 6.3."""
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?")
 _NUMBER = re.compile(r"0x[0-9a-f]*|[0-9]+")
 """What resolvers take for the end of an IPv4 address, in any base. Source: WHATWG URL, "ends in a number checker"."""
@@ -122,33 +126,55 @@ def read_items(words: Iterable[str]) -> tuple[Item, ...]:
     """Reads entries and names of sets.
 
     Raises:
-        HostError: one is none; the message names it.
+        HostError: some are none; the message names each, with what may be meant.
     """
     items: list[Item] = []
+    problems = []
     for word in words:
         try:
             items += _read_item(word)
         except HostError as exc:
-            raise HostError(f"{word!r} {exc}") from None
+            problems.append(f"{word!r} {exc}")
+    if problems:
+        raise HostError("; ".join(problems))
     return tuple(dict.fromkeys(items))
 
 
 def _read_item(word: str) -> Iterator[Item]:
+    if meant := _find_meant(word):
+        raise HostError(f"is no entry; did you mean {meant}?")
     is_private, written = word.startswith(_PRIVATE), word.removeprefix(_PRIVATE)
     if written == PACKAGES:
         yield from (HostSet(name=name, is_private=is_private) for name in PACKAGE_SETS)
     elif written.startswith("@"):
         if written[1:] not in SETS:
             known = ", ".join([*(f"@{name}" for name in SETS), PACKAGES])
-            near = get_close_matches(written[1:], SETS, n=1)
-            meant = f"; did you mean @{near[0]}?" if near else ""
+            near = get_close_matches(written[1:].lower(), SETS, n=1)
+            meant = f"; did you mean {_PRIVATE if is_private else ''}@{near[0]}?" if near else ""
             raise HostError(f"is no set; there are {known}{meant}")
         yield HostSet(name=written[1:], is_private=is_private)
-    elif written in SETS or f"{written}s" == PACKAGES:
-        meant = f"@{written}" if written in SETS else PACKAGES
-        raise HostError(f"is the name of a set without its sign; did you mean {meant}?")
+    elif not written:
+        raise HostError("stands right before a host, without a space")
     else:
         yield read_entry(written, is_private=is_private)
+
+
+def _find_meant(word: str) -> str:
+    """Returns what is probably meant by a word that is no entry, as it is to be written; empty where nobody knows."""
+    begin, colon, rest = word.partition(":")
+    rest, bare = rest.strip(), word.removeprefix(_PRIVATE)
+    if ";" in word:
+        return ", ".join(filter(None, word.split(";")))
+    if bare.lower() in (*SETS, PACKAGES, PACKAGES[:-1]) and bare != PACKAGES:
+        name = bare.lower()
+        return word.removesuffix(bare) + (f"@{name}" if name in SETS else PACKAGES)
+    if not colon or not rest or rest.isdigit():
+        return ""
+    if begin.lower() in _SCHEMES:
+        host = rest.lstrip("/").partition("/")[0]
+        return host if ":" in host else f"{host}{_SCHEMES[begin.lower()]}"
+    is_private = get_close_matches(begin.lower(), [_PRIVATE.removesuffix(":")], n=1)
+    return f"{_PRIVATE}{rest}" if is_private and word != f"{_PRIVATE}{rest}" else ""
 
 
 def read_entry(written: str, *, is_private: bool = False) -> HostEntry:
@@ -164,6 +190,8 @@ def read_entry(written: str, *, is_private: bool = False) -> HostEntry:
             "must name a host; a star stands for what is before a name, as in *.example.com"
         )
     name, number = read_target(f"{host}:{port if colon else TLS_PORT}")
+    if name.rpartition(".")[2] == _LOOPBACK:
+        raise HostError("is this machine itself, which no sandbox may reach")
     if is_wildcard and name.count(".") + 1 < MIN_WILDCARD_LABELS:
         raise HostError("allows too much: at least two parts of a name must follow the star")
     return HostEntry(name=name, port=number, is_wildcard=is_wildcard, is_private=is_private)

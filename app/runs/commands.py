@@ -22,7 +22,6 @@ from app.runs.options import (
     DefaultChanges,
     Defaults,
     EffectiveSetting,
-    RunOptions,
     Scope,
     SettingsCommand,
     unknown_word,
@@ -73,6 +72,7 @@ _DONE: Mapping[Scope, tuple[str, str]] = {
         "This channel's defaults are forgotten.",
     ),
 }
+_OWN_BUDGET = "your budget a day"
 MUTING = ("mute", "unmute")
 NOT_MUTED = "In a direct message everything is for me, so there is nothing to mute. `stop` ends what I am at."
 HELP = (
@@ -102,11 +102,10 @@ async def answer_without_agent(
         problem = problem or find_command_problem(command, context, catalog)
     if problem:
         return Outcome(state=RunState.FAILED, error_code=ErrorCode.REQUEST_INVALID, detail=problem)
+    wanted = choice if command is None else _said_by(command, context, catalog)
+    if forbidden := why_not_chosen(wanted, request, policy.permissions):
+        return Outcome(state=RunState.FAILED, error_code=ErrorCode.NOT_ALLOWED, detail=forbidden)
     if command is None:
-        if forbidden := why_not_chosen(choice, request, policy.permissions):
-            return Outcome(
-                state=RunState.FAILED, error_code=ErrorCode.NOT_ALLOWED, detail=forbidden
-            )
         return _ask_which(choice) if choice.candidates else None
     said = await retry_store(lambda: carry_out(command, request, ports.defaults, context, catalog))
     keys = await retry_store(lambda: ports.own_keys.of(request.team, request.user))
@@ -169,7 +168,7 @@ def find_command_problem(
     own = context.person if command.scope is Scope.PERSON else context.channel
     if options.branch and (options.repo or own.repo) in ("", NO_REPO):
         return f"branch={options.branch} needs its repository: repo=owner/name"
-    return find_problem(options, catalog.agents, _agent_of(command, context, catalog))
+    return find_problem(options, catalog.agents, _choose_own(command, context, catalog).agent.value)
 
 
 async def carry_out(
@@ -190,7 +189,7 @@ async def carry_out(
         return ""
     changes = dict(options.said)
     if options.model:
-        changes["model_agent"] = _agent_of(command, context, catalog)
+        changes["model_agent"] = _choose_own(command, context, catalog).agent.value
     if options.repo:
         changes.setdefault("branch", "")  # the one before was of another repository
     await store.change(request.team, owner, **cast("DefaultChanges", changes))
@@ -216,6 +215,16 @@ def describe_permissions(
     request: RunRequest, permissions: Permissions
 ) -> Sequence[EffectiveSetting]:
     """Returns what rules say of whoever asks, where they ask; nothing where they say nothing."""
+    own = permissions.find_budget(user=request.user, channel=request.channel, counts=False)
+    described = _describe_allowed(request, permissions)
+    if own is None or own.budget_day is None:
+        return described
+    money = render_money(own.budget_day)
+    return (*described, EffectiveSetting(name=_OWN_BUDGET, value=money, source=own.rule))
+
+
+def _describe_allowed(request: RunRequest, permissions: Permissions) -> Sequence[EffectiveSetting]:
+    """Returns what they say but of money."""
     who: dict[str, Any] = {"user": request.user, "channel": request.channel, "counts": False}
     described = []
     for thing in Thing:
@@ -248,7 +257,7 @@ def effective_settings(
         of_channel = (budgets.channels[channel], f"orion.toml, channels.{channel}")
     money = {
         "budget of this run": (budgets.run, "ORION_BUDGET_RUN_USD"),
-        "your budget a day": of_user,
+        _OWN_BUDGET: of_user,
         "this channel's budget a day": of_channel,
         "Orion's budget a day": (budgets.day, "ORION_BUDGET_DAY_USD"),
     }
@@ -270,7 +279,7 @@ def effective_settings(
             for name, (limit, source) in money.items()
         ),
         *(hosts or (EffectiveSetting(name="hosts", value="", source="ORION_EGRESS_HOSTS"),)),
-        *describe_permissions(request, policy.permissions),
+        *_describe_allowed(request, policy.permissions),
         *(
             EffectiveSetting(name=rule.decision, value=rule.words, source="orion.toml, approvals")
             for rule in rules
@@ -317,11 +326,18 @@ def render_choice(
     return "\n\n".join(filter(None, (said, "\n".join(lines), last, HELP)))
 
 
-def _agent_of(command: SettingsCommand, context: SelectionContext, catalog: Catalog) -> str:
-    """Returns whose the model of new defaults is: of the agent beside it, else of the one that the owner has so far."""
+def _choose_own(command: SettingsCommand, context: SelectionContext, catalog: Catalog) -> Choice:
+    """Returns what new defaults amount to with those that their owner has so far: of which agent their model is."""
     person = context.person if command.scope is Scope.PERSON else Defaults()
     own = SelectionContext(person=person, channel=context.channel, file=context.file)
-    return choose(RunOptions(agent=command.options.agent), own, catalog).agent.value
+    return choose(command.options, own, catalog)
+
+
+def _said_by(command: SettingsCommand, context: SelectionContext, catalog: Catalog) -> Choice:
+    """Returns what a command sets, and nothing of what is set already."""
+    choice = _choose_own(command, context, catalog)
+    chosen = {name: getattr(choice, name) for name in ("agent", "model", "sandbox", "repo")}
+    return Choice(**{name: one for name, one in chosen.items() if one.is_said})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,4 +9,5 @@ __all__ = [
     "permissions",
     "sandboxes",
     "settings",
+    "toml_lines",
 ]

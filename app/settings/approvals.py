@@ -1,9 +1,8 @@
 """`[[approvals]]` of `orion.toml`: rules of what a person is asked for, read and checked."""
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from itertools import islice
 from typing import Annotated, Final
 
 from pydantic import (
@@ -29,6 +28,7 @@ from app.approvals.rules import (
 )
 from app.egress.hosts import HostError, read_entry
 from app.settings.permissions import check_people, nearest
+from app.settings.toml_lines import Location
 
 MAX_PEOPLE: Final = 5
 """Who must say yes; more would never come together."""
@@ -93,7 +93,7 @@ class ApprovalTable(BaseModel):
     arguments: dict[str, str] = Field(default_factory=dict)
     decision: Annotated[str, AfterValidator(_check_decision)]
     by: Annotated[tuple[str, ...], BeforeValidator(_read_by), AfterValidator(_check_by)] = (ASKER,)
-    people: Annotated[int, Field(ge=1, le=MAX_PEOPLE)] = 1
+    people: Annotated[int, Field(strict=True, ge=1, le=MAX_PEOPLE)] = 1
 
     @model_validator(mode="after")
     def _must_be_meant(self) -> "ApprovalTable":
@@ -144,25 +144,36 @@ def find_dead_rules(
     *,
     servers: Collection[str],
     operators: Collection[str],
-) -> Iterator[str]:
-    """Yields a sentence for each rule that could never decide or never be answered, as the settings are."""
-    for rule in rules:
-        server = rule.pattern.partition(".")[0]
-        is_asked = rule.decision is Decision.ASK
-        if rule.kind is DeedKind.TOOL and not any(fnmatchcase(one, server) for one in servers):
-            yield f"{rule.words}: there is no MCP server {server} outside sandboxes{nearest(server, servers)}"
-        elif is_asked and rule.by == (OPERATORS,) and len(operators) < rule.people:
-            yield f"{rule.words}: only operators may answer, and ORION_OPERATORS names {len(operators)}"
-    for earlier, later in _shadowed(rules):
-        yield f"{later.words}: is never reached, as {earlier.words} stands before it"
+) -> Iterator[tuple[Location, str]]:
+    """Yields, with where it stands, a sentence for each rule that could never decide or never be answered, as the settings are."""
+    for place, own in _lists(rules):
+        for number, rule in enumerate(own):
+            location = (*place, number)
+            server = rule.pattern.partition(".")[0]
+            is_asked = rule.decision is Decision.ASK
+            if rule.kind is DeedKind.TOOL and not any(fnmatchcase(one, server) for one in servers):
+                yield (
+                    location,
+                    f"{rule.words}: there is no MCP server {server} outside sandboxes{nearest(server, servers)}",
+                )
+            elif is_asked and rule.by == (OPERATORS,) and len(operators) < rule.people:
+                yield (
+                    location,
+                    f"{rule.words}: only operators may answer, and ORION_OPERATORS names {len(operators)}",
+                )
+            wider = next((one for one in own[:number] if _is_wider(one, rule)), None)
+            if wider is not None:
+                yield (
+                    location,
+                    f"{rule.words}: is never reached, as {wider.words} stands before it",
+                )
 
 
-def _shadowed(rules: ApprovalRules) -> Iterator[tuple[ApprovalRule, ApprovalRule]]:
-    """Yields pairs of an earlier rule, and a later one of the same list that says no more than it."""
-    for own in (rules.general, *rules.of_channels.values()):
-        for number, later in enumerate(own):
-            wider = (earlier for earlier in own[:number] if _is_wider(earlier, later))
-            yield from ((earlier, later) for earlier in islice(wider, 1))
+def _lists(rules: ApprovalRules) -> Iterator[tuple[Location, Sequence[ApprovalRule]]]:
+    """Yields the rules of all places, and of each channel, with where they stand."""
+    yield ("approvals",), rules.general
+    for channel, own in rules.of_channels.items():
+        yield ("channels", channel, "approvals"), own
 
 
 def _is_wider(one: ApprovalRule, other: ApprovalRule) -> bool:

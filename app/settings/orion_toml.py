@@ -83,6 +83,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    StrictBool,
     ValidationError,
     model_validator,
 )
@@ -99,8 +100,16 @@ from app.runs.policy import FollowUps
 from app.runs.selection import RepositoryRule
 from app.settings.approvals import ApprovalTable, join_rules
 from app.settings.group import Hosts, SettingsError
-from app.settings.permissions import GROUPS, GroupName, Members, PermissionTable, nearest
-from app.settings.service import MAX_USD
+from app.settings.permissions import (
+    GROUPS,
+    Dollars,
+    GroupName,
+    Members,
+    PermissionTable,
+    check_number,
+    nearest,
+)
+from app.settings.toml_lines import place_of
 
 ORION_TOML = Path("orion.toml")
 """In the directory that Orion is started in, as `.env` is."""
@@ -120,6 +129,8 @@ _WORDS = {
     "list_type": "must be a list of commands",
     "tuple_type": "must be a list of arguments",
     "string_type": "must be a text",
+    "bool_type": "must be true or false",
+    "int_type": "must be a whole number",
     "missing": "is missing",
 }
 """For pydantic's own."""
@@ -176,20 +187,13 @@ def _check_follow_ups(word: str) -> FollowUps:
     return FollowUps(word)
 
 
-def _check_number(value: object) -> object:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError("must be a number of dollars")  # noqa: TRY004 - pydantic's way
-    return str(value)  # so that 0.3 is three tenths
-
-
 def _check_model_or_beginning(name: str) -> str:
     if name != ANY_ENDING:
         check_model(name.removesuffix(ANY_ENDING))
     return name
 
 
-_Rate = Annotated[Decimal, BeforeValidator(_check_number), Field(ge=0, le=MAX_RATE)]
-_Dollars = Annotated[Decimal, BeforeValidator(_check_number), Field(gt=0, le=MAX_USD)]
+_Rate = Annotated[Decimal, BeforeValidator(check_number), Field(ge=0, le=MAX_RATE)]
 
 
 def _check_repository(name: str) -> str:
@@ -260,13 +264,13 @@ class _ChannelTable(BaseModel):
     sandbox: _Sandbox | None = None
     agent: _Agent | None = None
     model: Annotated[str, AfterValidator(check_model)] | None = None
-    budget_day_usd: _Dollars | None = None
+    budget_day_usd: Dollars | None = None
     follow_ups: _FollowUps | None = None
     instructions: Annotated[str, AfterValidator(_check_instructions)] | None = None
     repo: _Repository | None = None
     egress_hosts: Hosts = ()
     rules: list[_RuleTable] | None = None
-    questions: bool | None = None
+    questions: StrictBool | None = None
     approvals: list[ApprovalTable] | None = None
 
     @model_validator(mode="after")
@@ -303,7 +307,7 @@ class _File(BaseModel):
     repositories: dict[_RepositoryName, _RepositoryTable] = Field(default_factory=dict)
     prices: dict[_Model, _PriceTable] = Field(default_factory=dict)
     rules: list[_RuleTable] = Field(default_factory=list)
-    questions: bool = False
+    questions: StrictBool = False
     approvals: list[ApprovalTable] = Field(default_factory=list)
     groups: dict[GroupName, Members] = Field(default_factory=dict)
     permissions: list[PermissionTable] = Field(default_factory=list)
@@ -429,35 +433,18 @@ def load_orion_toml(path: Path = ORION_TOML) -> OrionToml:
 
 
 def _read(path: Path) -> _File:
-    text = ""
     try:
-        text = path.read_text("utf-8")
-        found = tomllib.loads(text)
+        found = tomllib.loads(path.read_text("utf-8"))
         groups = found.get(GROUPS)
         context = {GROUPS: tuple(groups) if isinstance(groups, dict) else ()}
         return _File.model_validate(found, context=context)
     except FileNotFoundError:
         return _File()
     except ValidationError as exc:
-        lines = (f"{path}:{_line_of(text, one['loc'])} {_explain(one)}" for one in exc.errors())
+        lines = (f"{place_of(path, _located(one))} {_explain(one)}" for one in exc.errors())
         raise SettingsError("\n".join(lines)) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as exc:
         raise SettingsError(f"{path} cannot be read: {exc}") from exc
-
-
-def _line_of(text: str, location: Sequence[str | int]) -> str:
-    """Returns ` line 12:` of the table of a list that an error is in; empty where it is in none."""
-    numbers = [at for at, part in enumerate(location) if isinstance(part, int)]
-    if not numbers:
-        return ""
-    names = [re.escape(str(part)) for part in location[: numbers[0]]]
-    head = re.compile(
-        r"\s*\[\[\s*" + r"\s*\.\s*".join(f'"?{name}"?' for name in names) + r"\s*\]\]"
-    )
-    heads = [number for number, line in enumerate(text.splitlines(), 1) if head.match(line)]
-    number = location[numbers[0]]
-    found = heads[number] if isinstance(number, int) and number < len(heads) else 0
-    return f" line {found}:" if found else ""
 
 
 def _load_additions(path: Path, parsed: _File) -> Mapping[str, Additions]:
@@ -504,8 +491,12 @@ def _read_files(
     return tuple(files), lines
 
 
+def _located(error: Mapping[str, Any]) -> list[str | int]:
+    return [part for part in error["loc"] if part != "[key]"]
+
+
 def _explain(error: Mapping[str, Any]) -> str:
-    location = [part for part in error["loc"] if part != "[key]"]
+    location = _located(error)
     key = "".join(map(_shown_key, location)).removeprefix(".")
     if error["type"] == "extra_forbidden":
         lists = [name for name in ("rules", "approvals", "permissions") if name in location[:-1]]
@@ -515,7 +506,21 @@ def _explain(error: Mapping[str, Any]) -> str:
     message = _WORDS.get(error["type"]) or str(error["msg"]).removeprefix("Value error, ")
     if location != [*error["loc"]] or error["type"] == "missing":
         return f"{key}: {message}"  # the key itself is what is wrong
-    return f"{key}: {message} (is {repr(error['input'])[:_MAX_SHOWN_CHARS]})"
+    shown = _as_toml(error["input"])[:_MAX_SHOWN_CHARS]
+    return f"{key}: {message} (is {shown})" if shown else f"{key}: {message}"
+
+
+def _as_toml(value: object) -> str:
+    """Returns a value as it may stand in the file; empty for a table or a list: it would be too much of it."""
+    match value:
+        case bool():
+            return str(value).lower()
+        case str():
+            return repr(value)
+        case dict() | list() | tuple():
+            return ""
+        case _:
+            return str(value)
 
 
 def _shown_key(part: str | int) -> str:

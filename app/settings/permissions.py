@@ -13,6 +13,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    StrictBool,
     ValidationInfo,
     model_validator,
 )
@@ -21,6 +22,7 @@ from agent_scripts.registry import agent_names
 from app.permissions.rules import DM, EVERYONE, OPERATORS, PermissionRule, Right, Thing
 from app.runs.budget import to_micro
 from app.settings.service import MAX_USD
+from app.settings.toml_lines import Location
 from sandbox_runtime.registry import provider_names
 
 _ID = re.compile(r"[UW][A-Z0-9]{2,}")
@@ -67,6 +69,13 @@ def check_people(people: tuple[str, ...], info: ValidationInfo, *, roles: Iterab
             )
 
 
+def check_number(value: object) -> object:
+    """Returns a number of TOML's as a text, so that 0.3 is three tenths. Raises: ValueError: it is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError("must be a number of dollars")  # noqa: TRY004 - pydantic's way
+    return str(value)
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """Returns the end of a sentence about a word that there is not: the one that may be meant, or all."""
     known = tuple(known)
@@ -102,6 +111,7 @@ def _check_who(who: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
 
 GroupName = Annotated[str, AfterValidator(_check_group_name)]
 Members = Annotated[tuple[str, ...], BeforeValidator(_as_tuple), AfterValidator(_check_members)]
+Dollars = Annotated[Decimal, BeforeValidator(check_number), Field(gt=0, le=MAX_USD)]
 _Texts = Annotated[
     tuple[Annotated[str, Field(min_length=1, max_length=200)], ...], BeforeValidator(_as_tuple)
 ]
@@ -121,11 +131,11 @@ class PermissionTable(BaseModel):
         _Texts | None, AfterValidator(_check_some(provider_names(), "provider of sandboxes"))
     ] = None
     repositories: Annotated[_Texts | None, AfterValidator(_check_repositories)] = None
-    budget_day_usd: Annotated[Decimal, Field(gt=0, le=MAX_USD)] | None = None
-    use: bool | None = None
-    set_defaults: bool | None = None
-    stop_others: bool | None = None
-    approve: bool | None = None
+    budget_day_usd: Dollars | None = None
+    use: StrictBool | None = None
+    set_defaults: StrictBool | None = None
+    stop_others: StrictBool | None = None
+    approve: StrictBool | None = None
 
     @model_validator(mode="after")
     def _must_say_something(self) -> "PermissionTable":
@@ -152,14 +162,15 @@ def _said(table: PermissionTable, keys: Iterable[Any]) -> dict[Any, Any]:
     return {key: value for key in keys if (value := getattr(table, key)) is not None}
 
 
-def find_unreached(rules: Sequence[PermissionRule]) -> Iterator[str]:
-    """Yields a sentence for each rule that could never decide, as those before it say all of it about all of its people and places."""
+def find_unreached(rules: Sequence[PermissionRule]) -> Iterator[tuple[Location, str]]:
+    """Yields, with where it stands, a sentence for each rule that could never decide, as those before it say all of it about all of its people and places."""
     for number, later in enumerate(rules):
         wanted = _keys(later)
         earlier = [one for one in rules[:number] if _covers(one, later) and _keys(one) & wanted]
         if wanted <= {key for one in earlier for key in _keys(one)}:
             names = " and ".join(one.name for one in earlier)
-            yield f"{later.name}: is never reached: {names} before it decide{'s' if len(earlier) == 1 else ''} all that it is about"
+            said = f"{later.name}: is never reached: {names} before it decide{'s' if len(earlier) == 1 else ''} all that it is about"
+            yield ("permissions", number), said
 
 
 def _covers(earlier: PermissionRule, later: PermissionRule) -> bool:

@@ -38,6 +38,7 @@ from app.settings.service import (
     ServiceSettings,
     SlackSettings,
 )
+from app.settings.toml_lines import Location, place_of
 from sandbox_runtime.registry import provider_spec
 
 ENV_FILE = Path(".env")
@@ -262,7 +263,10 @@ def load_settings(
         settings = replace(settings, toml=load_orion_toml(toml) if toml else OrionToml())
     except SettingsError as exc:
         lines.append(str(exc))
-    lines += (f"{toml}: {one}" for one in _find_toml_conflicts(settings))
+    lines += (
+        f"{place_of(settings.toml.path or ORION_TOML, location)} {one}"
+        for location, one in _find_toml_conflicts(settings)
+    )
     if lines:
         raise SettingsError("\n".join(lines))
     return settings
@@ -311,14 +315,14 @@ def _find_account_problems(settings: Settings) -> Iterator[str]:
                 yield f"ORION_MCP_CONFIG_FILE: mcpServers.{name}.oauth: with ORION_PORT=0 no address is known at which a login could end: set redirect_url"
 
 
-def _find_toml_conflicts(settings: Settings) -> Iterator[str]:
-    """Yields what of `orion.toml` cannot be kept with the settings."""
-    for one in find_dead_rules(
+def _find_toml_conflicts(settings: Settings) -> Iterator[tuple[Location, str]]:
+    """Yields what of `orion.toml` cannot be kept with the settings, with where it stands."""
+    for location, one in find_dead_rules(
         settings.toml.approvals,
         servers=tuple(settings.mcp_servers.outside),
         operators=settings.access.operators,
     ):
-        yield f"approvals: {one}"
+        yield location, f"approvals: {one}"
     yield from find_unreached(settings.toml.permissions)
     spellings: dict[str, str] = {}
     for name in settings.toml.repositories:
@@ -327,7 +331,10 @@ def _find_toml_conflicts(settings: Settings) -> Iterator[str]:
             yield f"repositories.{name}: is the same repository as {first}; write one table for both"
     if settings.repositories.github_identity == "person":
         for name in settings.toml.setups:
-            yield f"repositories.{name}: setup is run with GITHUB_TOKEN, for everybody; it cannot be with ORION_GITHUB_IDENTITY=person (init can)"
+            yield (
+                ("repositories", name, "setup"),
+                f"repositories.{name}: setup is run with GITHUB_TOKEN, for everybody; it cannot be with ORION_GITHUB_IDENTITY=person (init can)",
+            )
 
 
 def _find_mount_problem(settings: Settings) -> Iterator[str]:

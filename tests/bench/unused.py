@@ -28,6 +28,12 @@ decision = "ask"
 [[approvals]]
 host = "*.example.org"
 decision = "ask"
+
+[prices."*"]
+input = 3
+output = 15
+cache_read = 0.3
+cache_write = 3.75
 """
 SETTINGS = {"ORION_EGRESS_HOSTS": "files.example.com"}
 ROUNDS = 3

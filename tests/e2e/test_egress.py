@@ -51,7 +51,9 @@ async def test_the_list_is_tried_from_inside(start_orion: OpenOrion) -> None:
     """By `orion egress check`, host by host, and by doctor: each with one that must be refused."""
     async with (
         open_world() as world,
-        start_orion(world, ORION_EGRESS_HOSTS="private:@pip nowhere.invalid") as stage,
+        start_orion(
+            world, ORION_EGRESS_HOSTS="private:@pip nowhere.invalid *.wild.invalid"
+        ) as stage,
     ):
         code, said = await stage.cli("egress", "check")
         assert code == 0, said
@@ -61,8 +63,11 @@ async def test_the_list_is_tried_from_inside(start_orion: OpenOrion) -> None:
             in said
         )
         assert said.count(":443 reached") >= 1
-        assert "nowhere.invalid:443 refused: 502" in said
+        assert "nowhere.invalid:443 failed: 502, nowhere.invalid:443: cannot be looked up" in said
+        assert "  not tried, as a star names no host: *.wild.invalid\n" in said
+        assert said.splitlines()[-1].startswith("! Of ")
         _, said = await stage.cli("doctor")
         line = next(line for line in said.splitlines() if line.split()[1:2] == ["network"])
         assert "example.com:443, on no list, is not reached" in line
-        assert "nor are nowhere.invalid:443" in line
+        assert "; nor is nowhere.invalid:443; " in line
+        assert "; not tried, as a star names no host: *.wild.invalid" in line

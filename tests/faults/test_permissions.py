@@ -10,9 +10,10 @@ import pytest
 
 from app.approvals.records import ApprovalState
 from app.approvals.rules import ApprovalRule, ApprovalRules, Decision, Deed, DeedKind
+from app.audit.records import Act, AuditQuery
 from app.errors import ErrorCode
 from app.permissions.rules import EVERYONE, PermissionRule, Permissions, Right, Thing
-from app.runs.testing import ApprovalDesk, CatalogAgent, Press, RunState
+from app.runs.testing import ApprovalDesk, CatalogAgent, Defaults, Press, RunState
 from tests.building import make_run
 from tests.faults.building import POLICY, Core, core_of, ended, request_of
 from tests.faults.plan_agent import ANSWER
@@ -72,6 +73,17 @@ async def test_what_was_chosen_must_be_allowed(
         assert (run.attempt, run.sandbox_id) == (0, None)
 
 
+async def test_settings_shows_the_budget_of_a_rule(tmp_path: Path) -> None:
+    """Beside what else it says of whoever asks."""
+    says = {"things": {Thing.AGENTS: ("plan",)}, "budget_day": 3_000_000}
+    async with core_with(tmp_path, rule(EVERYONE, **says)) as core:
+        request = request_of(ANSWER).model_copy(update={"text": "settings"})
+        await core.intake.accept(request)
+        answer = (await ended(core, request.run_id)).result.answer
+        assert "- agents that you may have: `plan` (permissions[0])" in answer
+        assert answer.count("your budget a day: `$3` (permissions[0])") == 1
+
+
 async def test_a_repository_that_is_not_theirs(tmp_path: Path) -> None:
     """Before anybody looks whether there is one."""
     of_backend = rule(EVERYONE, things={Thing.REPOSITORIES: ("acme/*",)})
@@ -85,6 +97,47 @@ async def test_a_repository_that_is_not_theirs(tmp_path: Path) -> None:
         assert "other/site is not for you here; of repositories you may have: acme/*" in (
             run.result.detail
         )
+
+
+SET = (
+    (Thing.AGENTS, "agent=other", "other"),
+    (Thing.MODELS, "model=small", "id-of-small"),
+    (Thing.SANDBOXES, "sandbox=box", "cloud"),
+    (Thing.REPOSITORIES, "repo=acme/api", "acme/api"),
+)
+
+
+@pytest.mark.parametrize("place", ["", "channel "])
+@pytest.mark.parametrize(("thing", "said", "value"), SET)
+async def test_what_is_not_theirs_is_no_default_either(
+    tmp_path: Path, thing: Thing, said: str, value: str, place: str
+) -> None:
+    """Of their own or a channel's: it is refused with the rule, and changes nothing; they may look and reset, others may set it."""
+    plan = CatalogAgent(model="plan-1", model_id=lambda name: f"id-of-{name}")
+    agents = {"plan": plan, "other": CatalogAgent(model="other-1")}
+    mine = rule("U1", things={thing: ("mine*",)})
+    async with core_with(tmp_path, mine, agents=agents, sandboxes={"box": "cloud"}) as core:
+        runs = []
+        for number, (user, words) in enumerate(
+            [("U1", said), ("U1", ""), ("U1", "reset"), ("U2", said)]
+        ):
+            request = request_of(ANSWER, ts=f"179530236{number}.000100").model_copy(
+                update={"user": user, "text": f"settings {place}{words}"}
+            )
+            await core.intake.accept(request)
+            runs.append(await ended(core, request.run_id))
+            if number == 0:
+                for owner in (request.user, request.channel):
+                    assert await core.ports.defaults.get(request.team, owner) == Defaults()
+        refused, *others = runs
+        assert (refused.result.error_code, refused.result.detail) == (
+            ErrorCode.NOT_ALLOWED,
+            f"{value} is not for you here; of {thing} you may have: mine* (permissions[0] of orion.toml)",
+        )
+        assert {one.state for one in others} == {RunState.SUCCEEDED}
+        entries = await core.store.audit.find(AuditQuery(act=Act.SETTINGS))
+        told = [(one.user, one.target) for one in entries if not one.is_allowed]
+        assert told == [("U1", f"settings {place}{said}")]
 
 
 @pytest.mark.parametrize(("user", "is_stopped"), [("U1", True), ("U2", False), ("U9", True)])

@@ -10,7 +10,13 @@ import httpx
 
 from agent_scripts.adapter import ModelProtocol
 from app.aio import open_task_group
-from app.cli.commands.egress import NOT_KEPT_FIX, describe_try, listed_hosts
+from app.cli.commands.egress import (
+    NOT_KEPT_FIX,
+    count_hosts,
+    describe_try,
+    describe_untried,
+    listed_hosts,
+)
 from app.cli.commands.probes import (
     TryError,
     clock_skew_s,
@@ -276,18 +282,19 @@ async def _network(settings: Settings) -> str:
     try:
         settings = await learn_host_sets(settings)
         async with create_provider(settings, await choose_provider(settings)) as provider:
-            canaries, tried = await try_hosts(settings, provider, listed_hosts(settings))
+            listed = listed_hosts(settings)
+            canaries, tried = await try_hosts(settings, provider, listed)
     except SettingsError as exc:
         raise _ProblemError(str(exc), "change ORION_EGRESS_HOSTS or orion.toml") from exc
     except SandboxError as exc:
         raise _ProblemError(str(exc), fix) from exc
     if reached := [describe_try(one) for one in canaries if one.is_reached]:
         raise _ProblemError(f"a host on no list is reached: {'; '.join(reached)}", NOT_KEPT_FIX)
-    failed = ", ".join(one.host for one in tried if not one.is_reached)
-    found = (
-        f"{len(tried)} hosts tried from a sandbox; {canaries[0].host}, on no list, is not reached"
-    )
-    return f"! {found}; nor are {failed}; {fix}" if failed else found
+    failed = [one.host for one in tried if not one.is_reached]
+    found = f"{count_hosts(len(tried))} tried from a sandbox; {canaries[0].host}, on no list, is not reached"
+    if failed:
+        found = f"! {found}; nor {'is' if len(failed) == 1 else 'are'} {', '.join(failed)}; {fix}"
+    return "; ".join(filter(None, (found, describe_untried(listed))))
 
 
 def _elsewhere(settings: Settings) -> Sequence[str]:

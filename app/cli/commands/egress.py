@@ -1,6 +1,6 @@
 """Which hosts sandboxes may reach, and whether it is so."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from agent_scripts.reaching import HostTry
 from app.cli.commands.shell import quieten
@@ -26,15 +26,21 @@ async def check_hosts(settings: Settings, *, write: Print) -> bool:
     for line in describe_lists(settings):
         write(line)
     async with create_provider(settings, await choose_provider(settings)) as provider:
-        canaries, tried = await try_hosts(settings, provider, listed_hosts(settings))
+        listed = listed_hosts(settings)
+        canaries, tried = await try_hosts(settings, provider, listed)
         write(f"From a sandbox of {provider.name}:")
         for one in tried:
             write(f"  {describe_try(one)}")
         for one in canaries:
             write(f"  {describe_try(one)} (on no list)")
+        if untried := describe_untried(listed):
+            write(f"  {untried}")
     for one in tried:
         if NOT_PUBLIC in one.by_proxy:
             write(f"! {one.host} is of a network of your own: list it as private:{one.host}")
+    if failed := sum(not one.is_reached for one in tried):
+        were = "was" if failed == 1 else "were"
+        write(f"! Of {count_hosts(len(tried))} on the lists {failed} {were} not reached.")
     is_kept = not any(one.is_reached for one in canaries)
     if not is_kept:
         write(f"! A host that is on no list is reached. {NOT_KEPT_FIX}")
@@ -45,6 +51,17 @@ def listed_hosts(settings: Settings) -> Sequence[HostEntry]:
     """Returns the hosts of all lists together."""
     entries = (entry for items in settings.host_lists for entry in settings.entries(items))
     return list(dict.fromkeys(entries))
+
+
+def count_hosts(number: int) -> str:
+    """Returns `1 host`, `2 hosts`."""
+    return f"{number} host{'' if number == 1 else 's'}"
+
+
+def describe_untried(entries: Iterable[HostEntry]) -> str:
+    """Returns which entries nobody tries; empty = none."""
+    stars = ", ".join(str(one) for one in entries if one.is_wildcard)
+    return f"not tried, as a star names no host: {stars}" if stars else ""
 
 
 def describe_lists(settings: Settings) -> Iterator[str]:

@@ -54,6 +54,22 @@ def test_the_model_that_judges_replies_has_a_price(tmp_path: Path) -> None:
     assert _problems(**asked, orion_budget_day_usd=None) == ""
 
 
+@pytest.mark.parametrize(
+    ("budget", "named"),
+    [(None, "permissions[1].budget_day_usd"), ("1", "a budget and permissions[1].budget_day_usd")],
+)
+def test_a_rules_budget_is_refused_as_any_other(
+    tmp_path: Path, budget: str | None, named: str
+) -> None:
+    """By the rule's name; with a price it is kept."""
+    rules = '[[permissions]]\nwho = "U012"\nuse = true\n[[permissions]]\nwho = "everyone"\nbudget_day_usd = 3\n'
+    (tmp_path / "orion.toml").write_text(rules)
+    told = _problems(orion_budget_day_usd=budget)
+    assert f"{named} cannot be kept: orion.toml has no price for" in told
+    (tmp_path / "orion.toml").write_text(rules + PRICES)
+    assert _problems(orion_budget_day_usd=budget) == ""
+
+
 def test_a_model_that_shall_judge_needs_a_key() -> None:
     """Told at the start, by the name of the setting."""
     given = {"openai_api_key": "sk-1", "orion_agent": "codex", "orion_follow_ups": "judged"}

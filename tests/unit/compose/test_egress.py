@@ -57,7 +57,11 @@ async def test_a_set_whose_tool_is_not_asked_has_no_hosts(tmp_path: Path) -> Non
         ("", "*", "must name a host"),
         ("", "*.com", "allows too much"),
         ("", "@pipp", "there are @apt, @cargo, @go, @npm, @pip, @pnpm, @uv, @yarn"),
-        ("", "https://api.example.com", "'https://api.example.com' is not"),
+        (
+            "",
+            "https://api.example.com",
+            "'https://api.example.com' is no entry; did you mean api.example.com?",
+        ),
         ("[channels.C0123456789]\negress_hosts = ['a b']", "", "'a b' is not"),
         ("[channels.C0123456789]\negress_host = []", "", "egress_host"),
         ("[repositories.'a/b']\negress_hosts = 7", "", "must be a list of hosts"),

@@ -1,15 +1,18 @@
 """What changes in the file and at Slack counts, and what is wrong there changes nothing."""
 
+import asyncio
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
-from app.compose.permissions import PermissionWatch
+from app.compose.budgets import find_problems
+from app.compose.permissions import LOOK_S, NEW_S, PermissionWatch
 from app.compose.policy import create_permissions
 from app.permissions.rules import PermissionRule, Permissions, Right, Thing
 from app.settings.group import SettingsError
@@ -33,9 +36,13 @@ class Slack:
         self.members: dict[str, frozenset[str] | Exception | None] = {}
         self.asked: list[str] = []
         self.decided: Counter[str] = Counter()
+        self.before_answer: Callable[[], None] = lambda: None
+        self.answers_after_s = 0.0
 
     async def members_of(self, group: str) -> frozenset[str] | None:
         self.asked.append(group)
+        await asyncio.sleep(self.answers_after_s)
+        self.before_answer()
         found = self.members.get(group)
         if isinstance(found, Exception):
             raise found
@@ -59,10 +66,14 @@ def path(tmp_path: Path) -> Path:
 
 
 def watch_of(path: Path, slack: Slack) -> tuple[Permissions, PermissionWatch]:
-    settings = load_settings(env_file=None, given={}, toml=path)
+    settings = load_settings(env_file=None, given={"anthropic_api_key": "sk-ant-x"}, toml=path)
     permissions = create_permissions(settings)
     watch = PermissionWatch(
-        permissions, settings.toml, members_of=slack.members_of, count_rules=slack.count
+        permissions,
+        settings.toml,
+        members_of=slack.members_of,
+        count_rules=slack.count,
+        find_problems=partial(find_problems, settings),
     )
     return permissions, watch
 
@@ -102,7 +113,7 @@ async def test_a_changed_file_counts_and_one_with_a_mistake_does_not(
 ) -> None:
     permissions, watch = watch_of(path, slack)
     found = forbidden(permissions)
-    watch.look()
+    await watch.look()
     slack.members["S0ONCALL"] = frozenset({"U02"})
     await watch.load()
     for mistake in (
@@ -110,19 +121,58 @@ async def test_a_changed_file_counts_and_one_with_a_mistake_does_not(
         RULES.replace('"static", ', '"statik", '),
         RULES + '[[permissions]]\nwho = "static"\nuse = true',
         "[[permissions",
+        RULES.replace("use = false", "budget_day_usd = 3"),  # no model has a price
     ):
         write(path, mistake)
         with capture_logs() as logs:
-            watch.look()
-            watch.look()
+            await watch.look()
+            await watch.look()
         assert [one["event"] for one in logs] == ["permissions.unread"]
         assert found() == {"U01", "U02", "U07"}
     write(path, RULES.replace('static = ["U01"]', 'static = ["U03"]'))
-    watch.look()
+    await watch.look()
     assert found() == {"U02", "U03", "U07"}
     write(path, "")
-    watch.look()
+    await watch.look()
     assert found() == set()
+
+
+NEW = RULES.replace('"S0ONCALL", ', '"S0ONCALL", "S0NEW", ')
+
+
+async def test_a_group_that_is_new_to_the_file_is_asked_for_before_its_rules_count(
+    path: Path, slack: Slack
+) -> None:
+    """Else the rule that restricts it would let all of it through until its turn comes; those that were there have theirs."""
+    permissions, watch = watch_of(path, slack)
+    found = forbidden(permissions)
+    slack.members = {"S0ONCALL": frozenset({"U02"}), "S0NEW": frozenset({"U03"})}
+    await watch.load()
+    write(path, NEW)
+    slack.before_answer = lambda: seen.append(found())
+    seen: list[set[str]] = []
+    await watch.look()
+    assert seen == [{"U01", "U02", "U07"}]
+    assert found() == {"U01", "U02", "U03", "U07"}
+    assert slack.asked == ["S0ONCALL", "S0NEW"]
+
+
+@pytest.mark.long
+async def test_rules_wait_for_slack_no_longer_than_they_may(path: Path, slack: Slack) -> None:
+    """Where it does not answer they count all the same, about those who are known; its turn comes later."""
+    assert LOOK_S + NEW_S < 5.0
+    permissions, watch = watch_of(path, slack)
+    found = forbidden(permissions)
+    slack.members["S0NEW"] = frozenset({"U03"})
+    slack.answers_after_s = 60
+    write(path, NEW.replace('static = ["U01"]', 'static = ["U02"]'))
+    with capture_logs() as logs:
+        await watch.look()
+    assert [one["event"] for one in logs] == ["permissions.group_unknown", "permissions.changed"]
+    assert found() == {"U02", "U07"}
+    slack.answers_after_s = 0
+    await watch.ask_for("S0NEW")
+    assert found() == {"U02", "U03", "U07"}
 
 
 @pytest.mark.parametrize(
@@ -131,7 +181,7 @@ async def test_a_changed_file_counts_and_one_with_a_mistake_does_not(
         (
             '"static", ',
             '"statik", ',
-            "line 6: permissions[0].who: 'statik' is neither a group nor the id of a person, such as U012AB3CD; did you mean static?",
+            "line 7: permissions[0].who: 'statik' is neither a group nor the id of a person, such as U012AB3CD; did you mean static?",
         ),
         ("use = false", "us = false", "permissions[0].us: no such key; did you mean use?"),
         ("use = false", "", "says nothing; there are: agents,"),

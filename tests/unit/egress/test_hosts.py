@@ -142,7 +142,12 @@ def test_entries_that_cannot_be_meant(entry: str) -> None:
     ("word", "said"),
     [
         ("pip", "did you mean @pip?"),
-        ("private:npm", "did you mean @npm?"),
+        ("private:npm", "did you mean private:@npm?"),
+        ("PIP", "did you mean @pip?"),
+        ("@PIP", "did you mean @pip?"),
+        ("private:@PIP", "did you mean private:@pip?"),
+        ("Packages", "did you mean packages?"),
+        ("@pip;@npm", "did you mean @pip, @npm?"),
         ("package", "did you mean packages?"),
         ("@pipp", "did you mean @pip?"),
         ("@x", "is no set; there are @"),
@@ -152,6 +157,44 @@ def test_a_set_that_is_written_otherwise_is_named(word: str, said: str) -> None:
     with pytest.raises(HostError, match=re.escape(said)) as raised:
         read_items([word])
     assert word in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("privat:x.example", "did you mean private:x.example?"),
+        ("PRIVATE:x.example:8443", "did you mean private:x.example:8443?"),
+        ("private: x.example", "did you mean private:x.example?"),
+        ("private:", "stands right before a host, without a space"),
+        ("http:x.example", "did you mean x.example:80?"),
+        ("https://x.example/path", "did you mean x.example?"),
+        ("https://x.example:8443/path", "did you mean x.example:8443?"),
+        ("x.example:y", "is not a host's name and a port"),
+    ],
+)
+def test_what_is_before_a_host_is_corrected(word: str, said: str) -> None:
+    """Where the nearest right word is known."""
+    with pytest.raises(HostError, match=re.escape(said)):
+        read_items([word])
+
+
+@pytest.mark.parametrize(
+    "word", ["localhost", "private:localhost", "LOCALHOST.:8080", "a.localhost"]
+)
+def test_this_machine_is_no_entry(word: str) -> None:
+    """No sandbox ever reaches it."""
+    with pytest.raises(HostError, match="is this machine itself, which no sandbox may reach"):
+        read_items([word])
+
+
+def test_every_wrong_entry_is_named() -> None:
+    with pytest.raises(HostError) as raised:
+        read_items(["privat:x", "api.example.com", "@pipp", "10.0.0.1"])
+    assert [one.partition(" ")[0] for one in str(raised.value).split("; '")] == [
+        "'privat:x'",
+        "@pipp'",
+        "10.0.0.1'",
+    ]
 
 
 def test_a_private_entry_is_found_first() -> None:

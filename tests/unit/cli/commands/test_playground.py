@@ -29,7 +29,7 @@ def test_a_broken_orion_toml_is_named(tmp_path: Path, capsys: pytest.CaptureFixt
     (tmp_path / "orion.toml").write_text("questions = 7\n")
     assert run_playground(port=0, state_dir=tmp_path / "state") == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("the playground cannot start: orion.toml: questions: ")
+    assert line.startswith("the playground cannot start: orion.toml: line 1: questions: ")
     assert not (tmp_path / "state").exists()
 
 
