@@ -328,7 +328,10 @@ def _find_toml_conflicts(settings: Settings) -> Iterator[tuple[Location, str]]:
     for name in settings.toml.repositories:
         first = spellings.setdefault(repository_key(name, settings.repositories.github_url), name)
         if first != name:
-            yield f"repositories.{name}: is the same repository as {first}; write one table for both"
+            said = (
+                f"repositories.{name}: is the same repository as {first}; write one table for both"
+            )
+            yield ("repositories", name), said
     if settings.repositories.github_identity == "person":
         for name in settings.toml.setups:
             yield (

@@ -90,7 +90,7 @@ _BLANKS = re.compile(r"[ \x00-\x1f\x7f-\x9f\ud800-\udfff]+")
 """Spaces, and what no program can be handed: control characters, halves of characters."""
 
 _SENTENCES: Mapping[RepositoryProblem, str] = {
-    RepositoryProblem.MISSING: "there is no repository {repo}, or I may not see it",
+    RepositoryProblem.MISSING: "there is no repository {repo}, or I may not see it; write repo=owner/name for another, or repo=none",
     RepositoryProblem.REFUSED: "the repository {repo} does not let me in; on the operator's own code host I may be given access, elsewhere it must be public",
     RepositoryProblem.UNREACHABLE: "the server of {repo} does not answer now",
     RepositoryProblem.UNKNOWN_BRANCH: "the repository {repo} has no branch {branch}",

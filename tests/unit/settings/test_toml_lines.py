@@ -97,7 +97,7 @@ RULE = '[[approvals]]\npush = "acme/*"\n'
         ("[channels]\n[channels.general]\nquestions = true", "line 2: channels.general: a channel"),
         (
             f'{RULE}decision = "ask"\n{RULE}decision = "deny"',
-            'line 4: approvals: push = "*/acme/*": is never reached',
+            'line 4: approvals: push = "acme/*": is never reached',
         ),
         (
             '[[approvals]]\ntool = "nots.create"\ndecision = "ask"',
