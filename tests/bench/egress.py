@@ -1,17 +1,16 @@
 """What the way by the proxy costs: a download over TLS from inside a local sandbox, against the same without any of it.
 
 Where client and server take all of a small machine, whatever passes their bytes on takes from them: two bare forwarders in a row,
-which do nothing else within the kernel, tell how much. A host that sends as quickly as a network would leaves room, and so do client and
-server that share a processor, and pip, for whom the way is.
+which do nothing else within the kernel, tell how much. A host that sends as quickly as a network would leaves room, and so
+does pip, for whom the way is.
 """
 
 import asyncio
-import os
 import shlex
 import zipfile
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from inspect import getsource
 from pathlib import Path
@@ -35,8 +34,6 @@ NAME, BYTES = "files.example.com", 62_000_000
 PACED_BYTES_S = 312_500_000
 """2.5 Gbit/s."""
 PACED = "paced"
-BOUND = "bound"
-"""The server has the first of this machine's processors, as its client has; all that is between them has the second."""
 WHEEL = "sent-1.0-py3-none-any.whl"
 TRIES = 5
 LEAST_SHARE, LATER_MS = 0.8, 5.0
@@ -63,12 +60,7 @@ class Way:
 
     async def download(self, page: str) -> Download:
         """Raises: BenchError: curl has failed."""
-        curl = f"{CURL} https://{self.host}/{page}"
-        if page != BOUND:
-            return _read(await self.run(curl))
-        own, between = _processors()
-        with _on_processor(between):
-            return _read(await self.run(f"taskset --cpu-list {own} {curl}"))
+        return _read(await self.run(f"{CURL} https://{self.host}/{page}"))
 
     async def install_s(self) -> float:
         """Raises: BenchError: pip has failed."""
@@ -116,7 +108,7 @@ async def measure_egress(bench: Bench) -> Sequence[Row]:
         installed_s: defaultdict[str, list[float]] = defaultdict(list)
         for _ in range(TRIES):
             for name, way in ways.items():
-                for page in ("", PACED, BOUND):
+                for page in ("", PACED):
                     found[name, page].append(await way.download(page))
                 installed_s[name].append(await way.install_s())
     mb_s = {key: median(one.mb_s for one in tries) for key, tries in found.items()}
@@ -129,7 +121,6 @@ async def measure_egress(bench: Bench) -> Sequence[Row]:
         _speed("local sandbox (baseline: direct)", mb_s, "direct", ""),
         _speed("the same (baseline: by two bare forwarders)", mb_s, "forwarded", ""),
         _speed(f"{network} (baseline: direct)", mb_s, "direct", PACED),
-        _speed("with a processor for it (baseline: direct)", mb_s, "direct", BOUND),
         Row(
             figure="pip's download of the same by the proxy (baseline: direct)",
             unit="s",
@@ -167,7 +158,7 @@ async def open_origin(directory: Path) -> AsyncIterator[int]:
             wheel.writestr(name, text)
         wheel.writestr("sent.bin", bytes(BYTES))
     given = [str(issued.certificate), str(issued.key), str(directory / WHEEL)]
-    given += [f"/{PACED}", str(PACED_BYTES_S), f"/{BOUND}", str(_processors()[0])]
+    given += [f"/{PACED}", str(PACED_BYTES_S)]
     async with _serving(_ORIGIN, *given) as port:
         yield int(port)
 
@@ -193,19 +184,16 @@ _WHEEL_FILES = {
 }
 
 _ORIGIN = """
-import os, pathlib, socket, ssl, sys, threading
-certificate, key, wheel, paced, rate, bound, processor = sys.argv[1:]
+import pathlib, socket, ssl, sys, threading
+certificate, key, wheel, paced, rate = sys.argv[1:]
 context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
 context.load_cert_chain(certificate, key)
 content = memoryview(pathlib.Path(wheel).read_bytes())
 so_max_pacing_rate = 47
 def serve(connection):
     with context.wrap_socket(connection, server_side=True) as client:
-        asked = client.recv(65536).split()[1].decode()
-        if asked == paced:
+        if client.recv(65536).split()[1].decode() == paced:
             client.setsockopt(socket.SOL_SOCKET, so_max_pacing_rate, int(rate))
-        if asked == bound:
-            os.sched_setaffinity(0, [int(processor)])  # this thread
         client.sendall(f"HTTP/1.1 200 OK\\r\\nContent-Length: {len(content)}\\r\\n\\r\\n".encode())
         for start in range(0, len(content), 65536):
             client.sendall(content[start : start + 65536])
@@ -271,23 +259,6 @@ async def open_place(directory: Path, port: int) -> AsyncIterator[Sandbox]:
     ):
         await sandbox.write_files({f"{sandbox.paths.work}/relay.py": getsource(relay).encode()})
         yield sandbox
-
-
-def _processors() -> Sequence[int]:
-    """Returns two that this process may use; of one alone, that one twice."""
-    first, *others = sorted(os.sched_getaffinity(0))
-    return first, (*others, first)[0]
-
-
-@contextmanager
-def _on_processor(number: int | None) -> Iterator[None]:
-    """Keeps this process, which is the proxy's, on one; None = on any."""
-    usual = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, usual if number is None else [number])
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, usual)
 
 
 async def _run(command: str) -> str:
