@@ -27,6 +27,7 @@ async def check_hosts(settings: Settings, *, write: Print) -> bool:
         write(line)
     async with create_provider(settings, await choose_provider(settings)) as provider:
         listed = listed_hosts(settings)
+        await provider.ensure_ready()
         canaries, tried = await try_hosts(settings, provider, listed)
         write(f"From a sandbox of {provider.name}:")
         for one in tried:

@@ -158,7 +158,7 @@ class Snapshots:
             if base is None:
                 raise SandboxError(
                     SandboxErrorCode.CREATE_FAILED,
-                    f"there is no base environment in region {self._region} yet: ensure_ready() makes it",
+                    f"there is no base environment in region {self._region} yet: it is made with the first environment of an agent",
                 )
             source = Source(environment=base)
         else:

@@ -346,7 +346,7 @@ async def _find(state: State, wanted: SnapshotId | None) -> Source:
         if base is None:
             raise SandboxError(
                 SandboxErrorCode.CREATE_FAILED,
-                f"there is no image {state.base.reference} yet: ensure_ready() makes it",
+                f"there is no image {state.base.reference} yet: it is made with the first environment of an agent",
             )
         return Source(image=base.id, environment=base.id, base=base.id)
     if _BASE_ID.fullmatch(wanted):
