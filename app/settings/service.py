@@ -267,6 +267,16 @@ def _is_rsa_key(text: str) -> bool:
 _ESCAPES = "in user and password write %3A for a colon, %2F for a slash, %40 for @, %23 for #"
 
 
+MIN_TOKEN_CHARS = 16
+"""Of what lets people of the internet in: nobody guesses it, however often they may try."""
+
+
+def _check_token(value: SecretStr) -> SecretStr:
+    if len(value.get_secret_value()) < MIN_TOKEN_CHARS:
+        raise ValueError(f"needs {MIN_TOKEN_CHARS} characters or more, as of openssl rand -hex 32")
+    return value
+
+
 def _check_database_url(value: SecretStr | None) -> SecretStr | None:
     """Shows of a wrong one no more than its scheme: the rest may be a password."""
     if value is None:
@@ -318,10 +328,10 @@ class ServiceSettings(SettingsGroup):
         alias="ORION_PORT",
         description="Port to listen on; 0 = any free one.",
     )
-    ops_token: SecretStr | None = Field(
+    ops_token: Annotated[SecretStr, AfterValidator(_check_token)] | None = Field(
         None,
         alias="ORION_OPS_TOKEN",
-        description="For operators: opens the page at /ops, of which there is none without it; the bearer token of /metrics, which without it answers only where Orion is bound to loopback.",
+        description="For operators, 16 random characters or more (openssl rand -hex 32): opens the page at /ops, of which there is none without it; the bearer token of /metrics, which without it answers only where Orion is bound to loopback.",
     )
     retention_days: int = Field(
         14,
@@ -364,10 +374,10 @@ class ServiceSettings(SettingsGroup):
     deployment: str = Field(
         "", alias="VERCEL_DEPLOYMENT_ID", description="Set by Vercel itself; messages go to it."
     )
-    cron_secret: SecretStr | None = Field(
+    cron_secret: Annotated[SecretStr, AfterValidator(_check_token)] | None = Field(
         None,
         alias="CRON_SECRET",
-        description="What Vercel's cron says when it asks for /ops/sweep; without it nobody may.",
+        description="16 random characters or more, which Vercel's cron says when it asks for /ops/sweep; without it nobody may.",
     )
 
     @model_validator(mode="before")

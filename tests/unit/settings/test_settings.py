@@ -445,6 +445,15 @@ def test_who_may_not_be_meant_is_named(monkeypatch: pytest.MonkeyPatch, words: s
         load_settings(env_file=None)
 
 
+@pytest.mark.parametrize("name", ["ORION_OPS_TOKEN", "CRON_SECRET"])
+def test_what_lets_people_in_is_no_short_word(name: str) -> None:
+    """It opens all that was asked; it is not shown."""
+    with pytest.raises(SettingsError, match=f"{name}: needs 16 characters or more") as caught:
+        load_settings(env_file=None, given={name: "fifteen-letters"})
+    assert "fifteen" not in str(caught.value)
+    assert load_settings(env_file=None, given={name: "sixteen--letters"})
+
+
 @pytest.mark.parametrize(
     ("given", "toml", "said"),
     [
