@@ -196,7 +196,8 @@ def input_block(block_id: str, label: str, element: Mapping[str, Any]) -> dict[s
 def member_of(body: Mapping[str, Any]) -> Member | None:
     """Returns who clicked or sent; None for people of other companies, as Orion's requests know them by its own workspace only, and `team` says."""
     user, team = object_of(body, "user"), object_of(body, "team")
-    is_member = user.get("team_id") == team.get("id")
+    # Slack's own example of a shortcut leaves it out. Source: docs.slack.dev, shortcuts payloads, read 2026-11.
+    is_member = user.get("team_id") in (None, team.get("id"))
     if not is_member or not is_id(user.get("id")) or not is_id(team.get("id")):
         return None
     return Member(team=str(team["id"]), id=str(user["id"]))

@@ -121,7 +121,6 @@ async def test_values_of_any_shape_are_borne(
     [
         {"user": {"id": "U1", "team_id": "T2"}},
         {"user": {"id": "U1", "team_id": "T2"}, "team": {"id": "T2"}},
-        {"user": {"id": "U1"}},
         {"user": {"id": "U 1", "team_id": "T1"}},
     ],
 )
