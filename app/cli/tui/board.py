@@ -1,5 +1,6 @@
 """The screens of `orion tui`."""
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -190,6 +191,8 @@ class Board(App[None]):
         """Those that hold."""
         self.shows_runs = True
         self.rows_of_sandboxes: Mapping[str, Mapping[str, Any]] = {}
+        self._made = asyncio.Event()
+        """Once the screen's tables are there."""
 
     @override
     def compose(self) -> ComposeResult:
@@ -202,10 +205,13 @@ class Board(App[None]):
         )
         yield Keys()
 
+    def on_load(self) -> None:
+        self.run_worker(self._look_at_all())  # which reads while the screen is made
+
     def on_mount(self) -> None:
         self.table("runs").add_columns(*RUN_COLUMNS)
         self.table("sandboxes").add_columns(*SANDBOX_COLUMNS)
-        self.run_worker(self._look_at_all())
+        self._made.set()
         self.set_interval(LOOK_S, self.look)
         self.set_interval(PROVIDERS_LOOK_S, self.look_at_providers)
         self.table("runs").focus()
@@ -227,8 +233,10 @@ class Board(App[None]):
             going, waiting = await self.office.going_and_waiting()
             nobody = "" if await self.office.living() else "  no Orion lives!"
         except Exception as exc:  # noqa: BLE001 - the next look may do better
+            await self._made.wait()
             self.tell(f"the records cannot be read: {plain(exc)}")
             return
+        await self._made.wait()
         fill(self.table("runs"), {run["id"]: self._run_row(run) for run in runs})
         self.tell(f"{going} going, {waiting} waiting, {len(runs)} shown{self._filtered()}{nobody}")
 

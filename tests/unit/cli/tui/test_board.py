@@ -1,6 +1,7 @@
 """`orion tui` with a pilot at its keys, over a real store: what it shows, what its keys do, and what is strange."""
 
 import re
+import sqlite3
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -81,6 +82,20 @@ async def test_runs_are_shown_in_any_terminal(
         await pilot.resize_terminal(40, 12)
         await pilot.resize_terminal(*size)
         assert rows_of(pilot) == 5
+
+
+async def test_records_that_cannot_be_read_are_told(
+    deployment: tuple[Office, SqlRunStore, Run], tmp_path: Path
+) -> None:
+    """From the first look on, which begins before there is a screen; and no more once they can be."""
+    office, _, _ = deployment
+    with sqlite3.connect(tmp_path / "orion.db") as database:
+        database.execute("ALTER TABLE orion_runs RENAME TO elsewhere")
+    async with Board(office).run_test() as pilot:
+        await until(lambda: "the records cannot be read" in state_of(pilot))
+        with sqlite3.connect(tmp_path / "orion.db") as database:
+            database.execute("ALTER TABLE elsewhere RENAME TO orion_runs")
+        await until(lambda: rows_of(pilot) == 5)
 
 
 async def test_runs_are_filtered_by_words(deployment: tuple[Office, SqlRunStore, Run]) -> None:
