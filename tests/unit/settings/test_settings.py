@@ -451,7 +451,7 @@ def test_what_lets_people_in_is_no_short_word(name: str) -> None:
     with pytest.raises(SettingsError, match=f"{name}: needs 16 characters or more") as caught:
         load_settings(env_file=None, given={name: "fifteen-letters"})
     assert "fifteen" not in str(caught.value)
-    assert load_settings(env_file=None, given={name: "sixteen--letters"})
+    load_settings(env_file=None, given={name: "sixteen--letters"})
 
 
 @pytest.mark.parametrize(
