@@ -231,7 +231,7 @@ def prepare_repository(
 
 @repositories.command("list")
 def list_repositories(provider: Provider = None, as_json: AsJson = False) -> None:
-    """Those of orion.toml, and for which agents they are prepared; then what is left of earlier settings and environments."""
+    """Repositories that orion.toml has a setup of, and the agents that they are prepared for; then what is left of earlier settings and environments."""
     from app.cli.commands.repositories import line_of, list_prepared
 
     print_rows(

@@ -32,7 +32,7 @@ _log = get_logger(__name__)
 
 
 class Modal(Protocol):
-    """What was written into one of Orion's modals."""
+    """Takes what a person has written into one modal of Orion's."""
 
     async def save(self, body: Mapping[str, Any]) -> Mapping[str, str]:
         """Makes it durable; returns what is wrong instead, by block ids, for the person to correct.

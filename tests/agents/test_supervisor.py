@@ -289,6 +289,14 @@ async def test_relay_has_room_for_others_once_one_is_answered(tmp_path: Path) ->
         going.write(b"more")
         going.write_eof()
         await until(held[0].is_closing)
+        going.close()
+        places = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+        for reader, writer in places:  # both at once: its place is free, too
+            held.append(writer)
+            assert await reader.readline() == b"no\n"
+        for reader, writer in places:
+            writer.write(b"end\n")
+            assert await reader.read() == b""
     for writer in (going, *held):
         writer.close()
 
@@ -301,8 +309,8 @@ async def test_relay_holds_nothing_back(tmp_path: Path) -> None:
         broker.listen()
         port = int(start_relay(str(path)).rpartition(":")[2])
         with socket.create_connection(("127.0.0.1", port), timeout=5) as client:
-            broker.accept()[0].close()  # the relay has accepted, then
-            with accepted_side(client.getsockname()) as accepted:
+            # Once the relay has come to the broker it has accepted; it hangs up when the broker does.
+            with broker.accept()[0], accepted_side(client.getsockname()) as accepted:
                 assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
