@@ -308,10 +308,12 @@ async def test_relay_holds_nothing_back(tmp_path: Path) -> None:
         broker.bind(str(path))
         broker.listen()
         port = int(start_relay(str(path)).rpartition(":")[2])
-        with socket.create_connection(("127.0.0.1", port), timeout=5) as client:
-            # Once the relay has come to the broker it has accepted; it hangs up when the broker does.
-            with broker.accept()[0], accepted_side(client.getsockname()) as accepted:
-                assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        with (
+            socket.create_connection(("127.0.0.1", port), timeout=5) as client,
+            broker.accept()[0],  # by then the relay has accepted; it hangs up when the broker does
+            accepted_side(client.getsockname()) as accepted,
+        ):
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 async def test_relay_without_a_broker_closes(tmp_path: Path) -> None:
