@@ -1,11 +1,13 @@
 """Tries to reach hosts as programs of this sandbox would, by its proxy and past it, and prints what became of each as a JSON object.
 
 Usage: `python3 -I reach.py BROKER NAME:PORT[@ADDRESS] ...`; the first is the path of the broker's socket, or its URL. With an address, that
-is dialled past the proxy, and the name is said in TLS alone: it counts as reached when another server than the name's answers there.
+is dialled past the proxy, and the name is said in TLS alone: it counts as reached when another server than the name's answers there, by
+its certificate or, as a network may end the TLS of a sandbox with its own, by its answer.
 """
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import socket
@@ -24,6 +26,7 @@ _TRIES_AT_ONCE = 16
 _PORT_NAME = "ORION_EGRESS_PORT"
 _PLAIN_PORT = 80
 _REACHED = "reached"
+_FIRST_SERVER_ERROR = 500
 
 
 def main(broker: str, hosts: list[str]) -> int:
@@ -55,7 +58,7 @@ def _try(host: str, proxy: int) -> str:
                     return refusal
             context = ssl.create_default_context()
             if address:
-                return _whose(connection, context, name)
+                return _whose(connection, context, (name, int(port)))
             context.check_hostname = False  # whether it is reached, not whether it is trusted
             context.verify_mode = ssl.CERT_NONE
             with context.wrap_socket(connection, server_hostname=name):
@@ -64,14 +67,37 @@ def _try(host: str, proxy: int) -> str:
         return f"failed: {exc}"
 
 
-def _whose(connection: socket.socket, context: ssl.SSLContext, name: str) -> str:
+def _whose(connection: socket.socket, context: ssl.SSLContext, own: tuple[str, int]) -> str:
+    name, _ = own
     try:
-        with context.wrap_socket(connection, server_hostname=name):
-            return f"failed: leads to {name} itself"
+        status, server = _page(connection, context, name)
     except (ssl.SSLEOFError, ssl.SSLZeroReturnError) as exc:
         return f"failed: {exc}"
     except ssl.SSLError:  # another one's certificate, or its refusal of the name
         return _REACHED
+    if status >= _FIRST_SERVER_ERROR:  # of the network, which found nobody of that name there
+        return f"failed: {status}"
+    try:
+        with socket.create_connection(own, timeout=_TIMEOUT_S) as direct:
+            is_own = _page(direct, context, name) == (status, server)
+    except OSError:
+        is_own = False
+    return f"failed: leads to {name} itself" if is_own else _REACHED
+
+
+def _page(connection: socket.socket, context: ssl.SSLContext, name: str) -> tuple[int, str]:
+    """Returns the status with which a host's first page comes, and the kind of server; 0 for what is no HTTP. Raises: OSError."""
+    with context.wrap_socket(connection, server_hostname=name) as tls:
+        client = http.client.HTTPConnection(name)
+        client.sock = tls
+        try:
+            client.request("GET", "/")
+            answer = client.getresponse()
+        except http.client.RemoteDisconnected:
+            raise
+        except http.client.HTTPException:
+            return 0, ""
+        return answer.status, answer.headers.get("server", "")
 
 
 def _ask(connection: socket.socket, request: str) -> str:

@@ -1,29 +1,35 @@
 """What an emulated machine may reach: listeners in its network namespace, served by a filter outside of it.
 
 The machine has a loopback interface only. For each address of the `Internet` a socket listens there that this process
-accepts from, so that nothing inside can go around the filter. Plain HTTP only: that is what a loopback server speaks.
+accepts from, so that nothing inside can go around the filter. Plain HTTP, and where the policy has an authority HTTP in TLS.
 """
 
 import asyncio
 import ctypes
 import os
 import socket
+import ssl
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 
 from app.egress.hello import HelloError, read_hello
 from sandbox_runtime.task_group import open_task_group
+from tests.certificates import Authority
 
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Headers = list[tuple[str, str]]
 Rewrite = Callable[[Headers], Headers]
 """What the provider's network makes of a request's header lines."""
 
 _HEAD_BYTES = 64 * 1024
 _PIECE = 64 * 1024
-_CONNECT_S = 5.0
+_CONNECT_S, _SHUTDOWN_S = 5.0, 1.0
+TLS = b"\x16"
+"""How a handshake begins. Source: RFC 8446, 5.1."""
+_BAD_GATEWAY = b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 _CLONE_NEWNET = 0x40000000
 
 
@@ -38,6 +44,8 @@ class Address:
     """The real port; 0 = the same."""
     target_host: str = "127.0.0.1"
     """Where it really is. Elsewhere, for what package installers need."""
+    trusted: str = ""
+    """Whom the internet trusts to sign for its servers, in PEM, beside those that this host trusts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +56,10 @@ class Policy:
     """
 
     hosts: Mapping[str, Rewrite | None] | None = field(default_factory=dict)
-    reads_tls: bool = False
-    """Where a connection is to be is what the beginning of its TLS says, if it has one."""
+    authority: Authority | None = None
+    """Not None: the host is what the beginning of a connection's TLS says, if it has one. The TLS of hosts with a value is ended
+    with certificates of this authority, and whoever is dialled must have one for that name.
+    """
 
     def find(self, name: str, port: int) -> tuple[bool, Rewrite | None]:
         """Whether it may be reached, and what is done to its requests."""
@@ -92,6 +102,9 @@ class Network:
     def __init__(self, internet: Sequence[Address]) -> None:
         self._internet = tuple(internet)
         self._policy = CLOSED
+        self._trust = ssl.create_default_context()
+        for trusted in {address.trusted for address in internet} - {""}:
+            self._trust.load_verify_locations(cadata=trusted)
         self._servers: list[asyncio.Server] = []
         self._open: set[asyncio.StreamWriter] = set()
 
@@ -155,33 +168,49 @@ class Network:
     async def _filter(
         self, to: Address, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        allowed, rewrite, first = False, None, b""
+        allowed, client = False, (reader, writer)
         self._open.add(writer)
         try:
-            name = to.host
-            if self._policy.reads_tls and self._policy.hosts is not None:
+            name, first, authority = to.host, b"", self._policy.authority
+            if authority is not None:
                 name, first = await _server_name(reader, to.host)
             allowed, rewrite = self._policy.find(name, to.port)
-            if allowed:
-                with suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
-                    await self._forward(to, rewrite, first, reader, writer)
+            if not allowed:
+                return
+            with suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
+                if rewrite is None:
+                    await self._forward(to, first, client)
+                elif authority is not None and first[:1] == TLS:
+                    async with in_clear(first, client, authority.server(name)) as clear:
+                        await self._ask(to, rewrite, clear, name)
+                else:
+                    await self._forward(to, await _read_head(first, reader, rewrite), client)
         finally:
             self._open.discard(writer)
             writer.transport.abort() if not allowed else writer.close()
 
-    async def _forward(
-        self,
-        to: Address,
-        rewrite: Rewrite | None,
-        first: bytes,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-    ) -> None:
-        head = first + await reader.readuntil(b"\r\n\r\n") if rewrite is not None else b""
-        async with asyncio.timeout(_CONNECT_S):
-            upstream, out = await asyncio.open_connection(to.target_host, to.target or to.port)
+    async def _ask(self, to: Address, rewrite: Rewrite, client: Streams, name: str) -> None:
+        """One request over TLS, of a server that must have the name."""
+        head = await _read_head(b"", client[0], rewrite)
         try:
-            out.write(first if rewrite is None else _rewritten(head, rewrite))
+            await self._forward(to, head, client, name)
+        except OSError:
+            client[1].write(_BAD_GATEWAY)
+            await client[1].drain()
+
+    async def _forward(
+        self, to: Address, first: bytes, client: Streams, name: str | None = None
+    ) -> None:
+        reader, writer = client
+        async with asyncio.timeout(_CONNECT_S):
+            upstream, out = await asyncio.open_connection(
+                to.target_host,
+                to.target or to.port,
+                ssl=None if name is None else self._trust,
+                server_hostname=name,
+            )
+        try:
+            out.write(first)
             async with open_task_group() as group:
                 sending = group.create_task(_pipe(reader, out))
                 await _pipe(upstream, writer)
@@ -190,13 +219,39 @@ class Network:
             out.close()
 
 
+@asynccontextmanager
+async def in_clear(
+    first: bytes, client: Streams, context: ssl.SSLContext
+) -> AsyncIterator[Streams]:
+    """What a client says in TLS, whose beginning was read already, and a way to answer in it."""
+    outer, inner = socket.socketpair()
+    reader, writer = await asyncio.open_connection(sock=outer)
+    loop, clear = asyncio.get_running_loop(), asyncio.StreamReader(limit=_HEAD_BYTES)
+    protocol = asyncio.StreamReaderProtocol(clear)
+    async with open_task_group() as group:
+        writer.write(first)
+        inward = group.create_task(_pipe(client[0], writer))
+        outward = group.create_task(_pipe(reader, client[1]))
+        try:
+            transport, _ = await loop.connect_accepted_socket(
+                lambda: protocol, inner, ssl=context, ssl_shutdown_timeout=_SHUTDOWN_S
+            )
+            answering = asyncio.StreamWriter(transport, protocol, clear, loop)
+            yield clear, answering
+            answering.close()
+            await outward
+        finally:
+            inward.cancel()
+            writer.close()
+
+
 async def _server_name(reader: asyncio.StreamReader, otherwise: str) -> tuple[str, bytes]:
     """Returns the name in the beginning of a TLS connection, and what was read; what is no TLS has the other name.
 
     TLS without a name has none.
     """
     first = await reader.read(1)
-    if first != b"\x16":
+    if first != TLS:
         return otherwise, first
     try:
         return await read_hello(reader, first)
@@ -204,12 +259,19 @@ async def _server_name(reader: asyncio.StreamReader, otherwise: str) -> tuple[st
         return "", first
 
 
-def _rewritten(head: bytes, rewrite: Rewrite) -> bytes:
+async def _read_head(first: bytes, reader: asyncio.StreamReader, rewrite: Rewrite) -> bytes:
     """One request for each connection, so that none passes unchanged behind another."""
-    first, *lines = head.decode("latin-1").removesuffix("\r\n\r\n").split("\r\n")
+    head = first + await reader.readuntil(b"\r\n\r\n")
+    first_line, *lines = head.decode("latin-1").removesuffix("\r\n\r\n").split("\r\n")
     headers = [(name, value.strip()) for name, _, value in (line.partition(":") for line in lines)]
     headers = [line for line in rewrite(headers) if line[0].lower() != "connection"]
-    text = [first, *(f"{name}: {value}" for name, value in headers), "connection: close", "", ""]
+    text = [
+        first_line,
+        *(f"{name}: {value}" for name, value in headers),
+        "connection: close",
+        "",
+        "",
+    ]
     return "\r\n".join(text).encode("latin-1")
 
 
@@ -218,5 +280,6 @@ async def _pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         while data := await reader.read(_PIECE):
             writer.write(data)
             await writer.drain()
+    with suppress(OSError):
         if writer.can_write_eof():
             writer.write_eof()

@@ -161,7 +161,7 @@ def _add_sessions(app: FastAPI, world: Callable[[], World]) -> None:
     async def policy(session_id: str, request: Request) -> dict[str, Any]:
         session = _session(world(), session_id)
         session.require_running()
-        session.machine.network.policy = parse_policy(await request.json())
+        session.machine.network.policy = parse_policy(await request.json(), world().authority)
         return {"session": session.state()}
 
     @app.post(f"{path}/snapshot", name="snapshot")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sandbox_runtime.task_group import TaskGroup
+from tests.certificates import Authority
 from tests.emulators.machine import Machine, boot
 from tests.emulators.machine_disk import MachineImage, copy, discard
 from tests.emulators.machine_network import CLOSED, OPEN, Address, Policy, adding
@@ -23,7 +24,9 @@ MIN_TIMEOUT_MS, MAX_TIMEOUT_MS, DEFAULT_TIMEOUT_MS = 60_000, 24 * 3_600_000, 300
 CPUS = (1, 2, 4, 8)
 REGION = "iad1"
 CONCURRENCY = 50
-CA_FILE = "/etc/ssl/certs/ca-certificates.crt"
+HOST_CA_FILE = Path("/etc/ssl/certs/ca-certificates.crt")
+CA_FILE = "/etc/ssl/sandbox.pem"
+_CA_NAMES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS")
 
 
 class Refused(Exception):  # noqa: N818 - an answer
@@ -121,11 +124,14 @@ class World:
         self._directory = directory
         self.group = group
         self._internet = tuple(internet)
+        self.authority = Authority()
+        """Of the network, which ends the TLS of hosts with rules; the service has one for each sandbox."""
+        trusted = HOST_CA_FILE.read_text("ascii") + self.authority.pem
         self._image = MachineImage(
             directories=("/vercel/sandbox",),
-            env={"SSL_CERT_FILE": CA_FILE, "NODE_EXTRA_CA_CERTS": CA_FILE},
+            env=dict.fromkeys(_CA_NAMES, CA_FILE),
             binds=tuple(binds),
-            files=files,
+            files={**files, CA_FILE: trusted},
         )
         self.sandboxes: dict[str, SandboxRecord] = {}
         self.sessions: dict[str, Session] = {}
@@ -159,7 +165,8 @@ class World:
         )
         session = record.session = Session(record, machine, stack)
         self.sessions[session.id] = session
-        machine.network.policy = parse_policy(body.get("networkPolicy") or {"mode": "allow-all"})
+        policy = body.get("networkPolicy") or {"mode": "allow-all"}
+        machine.network.policy = parse_policy(policy, self.authority)
         if self.start_s:
             self.group.create_task(self._start_later(session))
         else:
@@ -230,7 +237,7 @@ class World:
             await self.delete_snapshot(snapshot_id)
 
 
-def parse_policy(body: Mapping[str, Any]) -> Policy:
+def parse_policy(body: Mapping[str, Any], authority: Authority) -> Policy:
     """Source: facts of the wire protocol, `networkPolicy`."""
     if set(body) == {"mode"}:
         modes = {"allow-all": OPEN, "deny-all": CLOSED}
@@ -250,7 +257,7 @@ def parse_policy(body: Mapping[str, Any]) -> Policy:
         if ":" in host or "/" in host:
             raise Refused(400, "bad_request", f"not a domain: {host}")
         hosts[host] = adding(headers) if headers else None
-    return Policy(hosts=hosts, reads_tls=True)
+    return Policy(hosts=hosts, authority=authority)
 
 
 def _check(name: str, body: Mapping[str, Any]) -> None:

@@ -70,7 +70,7 @@ def test_sandbox_names() -> None:
 
 
 def test_network_policies() -> None:
-    """Nothing, everything, or one host, with headers only where there are some."""
+    """Nothing, everything, or one host, with headers only where there are some; a rule for each host of a list, by which its TLS is ended."""
     assert network_policy(ClosedNetwork()).mode == "deny-all"
     assert network_policy(OpenNetwork()).mode == "allow-all"
     plain = network_policy(BrokeredNetwork(endpoint="https://orion.test:8443/broker"))
@@ -78,6 +78,9 @@ def test_network_policies() -> None:
     keyed = network_policy(BrokeredNetwork(endpoint="https://orion.test", headers={"a": "b"}))
     ((host, (rule,)),) = keyed.allow.items()
     assert (host, dict(rule.transform[0].headers or {})) == ("orion.test", {"a": "b"})
+    listed = network_policy(BrokeredNetwork(endpoint="https://orion.test", hosts=("*.a.test:443",)))
+    ended = {host: len(rules) for host, rules in listed.allow.items()}
+    assert ended == {"*.a.test": 1, "orion.test": 0}
     for bad in ("/run/socket", "orion.test", "ftp://orion.test", "https://"):
         with pytest.raises(SandboxError, match="by a URL"):
             network_policy(BrokeredNetwork(endpoint=bad))
