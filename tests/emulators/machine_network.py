@@ -260,7 +260,7 @@ async def _server_name(reader: asyncio.StreamReader, otherwise: str) -> tuple[st
 
 
 async def _read_head(first: bytes, reader: asyncio.StreamReader, rewrite: Rewrite) -> bytes:
-    """One request for each connection, so that none passes unchanged behind another."""
+    """The head of a request as it is passed on: the only one of its connection, so that none passes unchanged behind another."""
     head = first + await reader.readuntil(b"\r\n\r\n")
     first_line, *lines = head.decode("latin-1").removesuffix("\r\n\r\n").split("\r\n")
     headers = [(name, value.strip()) for name, _, value in (line.partition(":") for line in lines)]
