@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
 from enum import StrEnum
-from functools import cache
+from functools import cache, cached_property
 from types import MappingProxyType, NoneType, UnionType
 from typing import Any, NewType, Union, get_args, get_origin, get_type_hints
 
@@ -106,7 +106,10 @@ class Whole(sa.TypeDecorator[Any]):
     def __init__(self, kind: Any) -> None:  # noqa: ANN401 - any annotation
         super().__init__()
         self.kind = kind
-        self._adapter: TypeAdapter[Any] = TypeAdapter(kind)
+
+    @cached_property
+    def _adapter(self) -> TypeAdapter[Any]:
+        return TypeAdapter(self.kind)
 
     @override
     def process_bind_param(self, value: Any | None, dialect: sa.Dialect) -> Any:
@@ -205,19 +208,25 @@ runs = sa.Table(
     sa.Index("ix_orion_runs_state", "state", "team", "user", "created_at"),
     # For the newest ones, and for figures about all of them.
     sa.Index("ix_orion_runs_created", "created_at"),
-    sa.Index(
-        "ix_orion_runs_delivery",
-        "delivery",
-        sqlite_where=sa.text("delivery != ''"),
-        postgresql_where=sa.text("delivery != ''"),
-    ),
-    sa.Index(
-        "ix_orion_runs_due",
-        "due_at",
-        sqlite_where=sa.text("due_at IS NOT NULL"),
-        postgresql_where=sa.text("due_at IS NOT NULL"),
-    ),
+    sa.Index("ix_orion_runs_delivery", "delivery"),
+    sa.Index("ix_orion_runs_due", "due_at"),
 )
+_CONDITIONS = {
+    "ix_orion_runs_delivery": "delivery != ''",
+    "ix_orion_runs_due": "due_at IS NOT NULL",
+}
+"""Index -> of which rows it is."""
+
+
+@sa.event.listens_for(metadata, "before_create")
+def _limit_indexes(_: sa.MetaData, connection: sa.Connection, **__: object) -> None:
+    """Here, as to name a condition for PostgreSQL loads all of its drivers, which whoever has SQLite need not wait for."""
+    for index in runs.indexes:
+        if index.name in _CONDITIONS:
+            where = sa.text(_CONDITIONS[index.name])
+            index.dialect_kwargs[f"{connection.dialect.name}_where"] = where
+
+
 _RUN_FIELDS = tuple(field.name for field in fields(Run))
 
 

@@ -60,11 +60,16 @@ class Database:
                 if table.startswith("orion_")
             }
 
-    def indexes(self) -> Mapping[str, tuple[Sequence[str | None], bool]]:
+    def indexes(self) -> Mapping[str, tuple[Sequence[str | None], bool, bool]]:
+        """Name -> columns, whether it is unique, whether it is of some rows alone."""
         with open_engine(self._location) as engine:
             inspector = sa.inspect(engine)
             return {
-                str(index["name"]): (index["column_names"], bool(index["unique"]))
+                str(index["name"]): (
+                    index["column_names"],
+                    bool(index["unique"]),
+                    f"{engine.dialect.name}_where" in index.get("dialect_options", {}),
+                )
                 for table in inspector.get_table_names()
                 if table.startswith("orion_")
                 for index in inspector.get_indexes(table)
