@@ -37,6 +37,8 @@ class Keys(Static):
     Keys { dock: bottom; height: 1; background: $footer-background; color: $footer-foreground; text-wrap: nowrap; }
     """
 
+    _line = ""
+
     def on_mount(self) -> None:
         self.screen.bindings_updated_signal.subscribe(self, self._show)
 
@@ -54,7 +56,10 @@ class Keys(Static):
             f"[@click=app.simulate_key('{one.key}')][bold $footer-key-foreground]{screen.app.get_key_display(one)}[/] {one.description}[/]"
             for one in shown.values()
         )
-        self.update(" ".join(words), layout=False)
+        line = " ".join(words)
+        if line != self._line:  # told thrice for each change of focus
+            self._line = line
+            self.update(line, layout=False)
 
 
 class Detail(Screen[None]):
