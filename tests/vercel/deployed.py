@@ -65,6 +65,7 @@ class Place:
                     "ORION_DATABASE_URL": self.url,
                     "ORION_LOG_FORMAT": "json",
                     "CRON_SECRET": CRON,
+                    "ORION_ANNOUNCE_AFTER_S": "0",  # messages are counted, however slow the machine is
                     **cloud.settings,
                     **settings,
                 }
