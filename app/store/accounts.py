@@ -10,10 +10,10 @@ import sqlalchemy as sa
 
 from app.accounts.records import Account, LinkCode, Owner, Service, TokenPair
 from app.log import get_logger
-from app.store.engine import Database, insert_for
+from app.store.engine import Database
 from app.store.leases import later
 from app.store.seal import ACCOUNTS, Seal
-from app.store.tables import Now, account_codes, accounts
+from app.store.tables import Now, account_codes, accounts, insert_for
 
 _CODE = "code"
 """In the place of what is sealed: a code does not open as an account."""

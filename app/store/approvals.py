@@ -26,9 +26,9 @@ from app.errors import LeaseLostError
 from app.runs.model import FINAL_STATES, Run
 from app.runs.request import RunId
 from app.store.audit import add_entry
-from app.store.engine import Database, insert_for
+from app.store.engine import Database
 from app.store.leases import later
-from app.store.tables import Now, approval_hits, approvals, in_states, runs, values_of
+from app.store.tables import Now, approval_hits, approvals, in_states, insert_for, runs, values_of
 
 ID_CHARS = 24
 

@@ -8,8 +8,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from app.audit.records import AuditEntry, AuditQuery
-from app.store.engine import Database, insert_for
-from app.store.tables import audit, values_of
+from app.store.engine import Database
+from app.store.tables import audit, insert_for, values_of
 
 _FIELDS = tuple(field.name for field in fields(AuditEntry))
 

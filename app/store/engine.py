@@ -20,7 +20,6 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import sqlite
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random
 
 from app.aio import open_task_group
@@ -28,7 +27,6 @@ from app.errors import MustEndError
 
 if TYPE_CHECKING:
     import psycopg
-    from sqlalchemy.dialects import postgresql
 
 CALL_TIMEOUT_S = 10.0
 """For one store call; SQLite's own wait for the write lock is half of it."""
@@ -338,15 +336,6 @@ class Database:
             return await self.call(work)
         except sa.exc.IntegrityError:
             return await self.call(work)
-
-
-def insert_for(connection: sa.Connection, table: sa.Table) -> "postgresql.Insert | sqlite.Insert":
-    """Returns an insert that may say what to do where a row is there."""
-    if connection.dialect.name == "sqlite":
-        return sqlite.insert(table)
-    from sqlalchemy.dialects import postgresql  # noqa: PLC0415 - all its drivers come along
-
-    return postgresql.insert(table)
 
 
 @contextmanager

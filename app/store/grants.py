@@ -10,8 +10,8 @@ import sqlalchemy as sa
 from app.runs.broker import ModelGrant
 from app.runs.model import FINAL_STATES, GrantNews, ReportedCall
 from app.runs.request import RunId
-from app.store.engine import Database, insert_for
-from app.store.tables import grant_calls, grants, in_states, runs
+from app.store.engine import Database
+from app.store.tables import grant_calls, grants, in_states, insert_for, runs
 
 LEFT_FOR = timedelta(days=1)
 """That grants of processes which have died stay, after they have expired."""

@@ -5,9 +5,9 @@ from datetime import datetime
 
 import sqlalchemy as sa
 
-from app.store.engine import Database, insert_for
+from app.store.engine import Database
 from app.store.leases import SqlLeases
-from app.store.tables import Now, heard, processes
+from app.store.tables import Now, heard, insert_for, processes
 
 EVERYWHERE = ""
 _EVERYWHERE = heard.c.place == EVERYWHERE

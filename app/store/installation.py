@@ -8,8 +8,8 @@ from hashlib import sha256
 
 import sqlalchemy as sa
 
-from app.store.engine import Database, UnreadableStoreError, insert_for
-from app.store.tables import installation
+from app.store.engine import Database, UnreadableStoreError
+from app.store.tables import insert_for, installation
 
 _ONLY = 1
 NAMESPACE_BYTES, KEY_BYTES = 5, 32

@@ -9,9 +9,9 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from app.pull_requests.records import CLAIM_S, PullRequest
-from app.store.engine import Database, insert_for
+from app.store.engine import Database
 from app.store.leases import SqlLeases, later
-from app.store.tables import Now, processes, pull_requests, values_of
+from app.store.tables import Now, insert_for, processes, pull_requests, values_of
 
 _OF_PUSH: Final = (
     "run_id",

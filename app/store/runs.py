@@ -40,7 +40,6 @@ from app.store.engine import (
     accepting_engine,
     close_engine,
     describe_server,
-    insert_for,
     limits_of,
     name_of,
     postgres_engine,
@@ -60,6 +59,7 @@ from app.store.slack_facts import SqlSlackFacts
 from app.store.tables import (
     approvals,
     in_states,
+    insert_for,
     model_calls,
     pull_requests,
     run_files,

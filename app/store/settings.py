@@ -9,9 +9,17 @@ from typing_extensions import Unpack
 from app.log import get_logger
 from app.runs.model import ChannelChange, ChannelNote
 from app.runs.options import DefaultChanges, Defaults
-from app.store.engine import Database, insert_for
+from app.store.engine import Database
 from app.store.seal import OWN_KEYS, Seal
-from app.store.tables import channel_changes, channel_notes, defaults, own_keys, values_of, welcomes
+from app.store.tables import (
+    channel_changes,
+    channel_notes,
+    defaults,
+    insert_for,
+    own_keys,
+    values_of,
+    welcomes,
+)
 
 _FIELDS = tuple(field.name for field in fields(Defaults) if field.name in defaults.c)
 

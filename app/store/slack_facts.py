@@ -6,8 +6,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app.store.engine import Database, insert_for
-from app.store.tables import Now, slack_facts
+from app.store.engine import Database
+from app.store.tables import Now, insert_for, slack_facts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,10 +9,11 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cache, cached_property
 from types import MappingProxyType, NoneType, UnionType
-from typing import Any, NewType, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, NewType, Union, get_args, get_origin, get_type_hints
 
 import sqlalchemy as sa
 from pydantic import TypeAdapter
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 from typing_extensions import override
@@ -26,6 +27,9 @@ from app.runs.budget import SpentCall
 from app.runs.model import ChannelChange, ChannelNote, ModelCall, Process, Run, RunState
 from app.runs.options import Defaults
 from app.runs.session import Session
+
+if TYPE_CHECKING:
+    from sqlalchemy.dialects import postgresql
 
 metadata = sa.MetaData()
 
@@ -168,6 +172,15 @@ def _column_type(kind: Any) -> sa.types.TypeEngine[Any]:  # noqa: ANN401 - any a
         datetime: UtcTime,
     }
     return simple[kind]() if kind in simple else Whole(kind)
+
+
+def insert_for(connection: sa.Connection, table: sa.Table) -> "postgresql.Insert | sqlite.Insert":
+    """Returns an insert that may say what to do where a row is there."""
+    if connection.dialect.name == "sqlite":
+        return sqlite.insert(table)
+    from sqlalchemy.dialects import postgresql  # noqa: PLC0415 - all its drivers come along
+
+    return postgresql.insert(table)
 
 
 def values_of(record: Any) -> dict[str, Any]:  # noqa: ANN401 - any dataclass

@@ -5,8 +5,8 @@ from datetime import datetime
 import sqlalchemy as sa
 
 from app.runs.request import Thread
-from app.store.engine import Database, insert_for
-from app.store.tables import muted_threads, runs
+from app.store.engine import Database
+from app.store.tables import insert_for, muted_threads, runs
 
 
 class SqlThreadStore:
