@@ -35,7 +35,7 @@ Vercel goes by the name in a connection's TLS. Whether such a connection then le
 not say; the emulator does the worse of the two. So Orion gives each host of the list a rule, which adds a header that says nothing. For hosts with rules Vercel ends
 the TLS itself, with an authority of the sandbox's own, and begins one of its own to whomever was dialled, who must have a certificate for that name:
 else the keys that such rules are made for would go to whoever a sandbox dials. An address that has none gets the beginning of a TLS connection, with
-the name, and nothing that a program said. That Vercel does look at that certificate is concluded, not documented: `orion doctor` and `orion egress check` try it on your account, and fail where it is otherwise.
+the name, which below a star the program has chosen, and nothing else that a program said. That Vercel does look at that certificate is concluded, not documented: `orion doctor` and `orion egress check` try it on your account, and fail where it is otherwise.
 
 | | attempts | Vercel: a listed host | Deno: a listed host | another host, at either |
 |---|---|---|---|---|

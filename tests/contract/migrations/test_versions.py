@@ -64,7 +64,7 @@ async def test_new_tables_have_the_newest_version(database: Database) -> None:
 
 
 def test_a_start_needs_neither_alembic_nor_the_other_database(tmp_path: Path) -> None:
-    """The one costs a fifth of a second to import, PostgreSQL's drivers a twentieth: only where tables are raised, and where it is used."""
+    """The one costs a fifth of a second to import, PostgreSQL's drivers some hundredths: only where tables are raised, and where it is used."""
     program = (
         "import asyncio, pathlib, sys\nfrom app.store.runs import open_store\n"
         "async def start():\n    async with open_store(pathlib.Path(sys.argv[1])): pass\n"
